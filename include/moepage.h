@@ -1018,9 +1018,15 @@ typedef struct moepage_kv_table {
 /* Answer of the admission check. */
 typedef struct moepage_kv_admission {
     uint32_t struct_size;
-    uint32_t fits; /* 1 when needed_blocks <= free_blocks and max_sequences allows it */
+    /* 1 when needed_blocks <= free_blocks, and max_sequences and target_running allow it */
+    uint32_t fits;
     uint64_t needed_blocks;
     uint64_t free_blocks;
+    /* Since 0.8: the most sequences that should run at once, of a controller with `admission`; 0 = no limit. And
+     * those that do, if there is a limit: those of each session's last step, and those that have been created or
+     * swapped in since. */
+    uint32_t target_running;
+    uint32_t running;
 } moepage_kv_admission;
 
 /* Creates the pool on a device's arena. A device holds one KV pool at a time. Errors: BUDGET when
@@ -1085,7 +1091,7 @@ MOEPAGE_API moepage_status moepage_kv_get_table(moepage_kv_pool *pool, moepage_s
                                                 moepage_kv_table *table);
 
 /* Tells whether `n_sequences` new sequences of tokens[i] tokens each would fit right now, in blocks
- * and in max_sequences. Takes nothing. [any] */
+ * and in max_sequences, and whether they should run now (target_running). Takes nothing. [any] */
 MOEPAGE_API moepage_status moepage_kv_admit(moepage_kv_pool *pool, const uint64_t *tokens,
                                             uint32_t n_sequences, moepage_kv_admission *out);
 
@@ -1593,7 +1599,10 @@ typedef struct moepage_controller_config {
     uint32_t headroom_permille;
     uint32_t theta_permille; /* PLANNER: at most 1000; 0 = 900 */
     uint32_t max_samples;    /* keys whose reuse is tracked, per stream, at least 16; 0 = 16384 */
-    uint32_t reserved;
+    /* 1: it also decides how many sequences run at once (WiSP 1, working-set admission), by the tokens per second
+     * that it has measured with each number: moepage_kv_admit heeds it, and KV's floor is that of so many. Needs a
+     * KV pool, and steps that name their sequences. 0: `concurrency` is the host's. Since 0.8. */
+    uint32_t admission;
 } moepage_controller_config;
 
 /* The outcome of a controller's tick. */
@@ -1619,6 +1628,10 @@ typedef struct moepage_controller_report {
     uint64_t target_blocks;
     uint32_t compressed_experts; /* per layer */
     uint32_t target_compressed;
+    /* With `admission`: sequences that should run at once; 0 = no limit. Since 0.8. More than run now: the
+     * host admits no other; it may also swap sequences out. */
+    uint32_t target_running;
+    uint32_t reserved;
 } moepage_controller_report;
 
 /* What a controller has measured. Times in ns; 0 = not seen yet. */
@@ -1644,6 +1657,10 @@ typedef struct moepage_controller_info {
     double predicted_best_ns;
     double rho;   /* PLANNER: compute to load */
     double alpha; /* PLANNER: share of experts in device memory */
+    /* Tokens per second of decode steps, measured: with the target's sequences; 0 = not known. Since 0.8. */
+    double target_tokens_per_s;
+    uint32_t target_running; /* as in moepage_controller_report */
+    uint32_t reserved;
 } moepage_controller_info;
 
 /* Creates a controller that watches both pools, on one device, until it is destroyed. `kv` may

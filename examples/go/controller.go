@@ -52,6 +52,7 @@ type ControllerConfig struct {
 	HeadroomPermille uint32
 	ThetaPermille    uint32
 	MaxSamples       uint32
+	Admission        bool // also decides how many sequences run at once, which KVPool.Admit heeds
 }
 
 // Controller moves the split between a pair of pools while they serve.
@@ -76,6 +77,7 @@ func NewController(experts *ExpertPool, kv *KVPool, config ControllerConfig) (*C
 		context_tokens:    C.uint64_t(config.ContextTokens),
 		concurrency:       C.uint32_t(config.Concurrency),
 		expert_percent:    C.uint32_t(config.ExpertPercent),
+		admission:         flag(config.Admission),
 		decay_permille:    C.uint32_t(config.DecayPermille),
 		gate_permille:     C.uint32_t(config.GatePermille),
 		rate_permille:     C.uint32_t(config.RatePermille),

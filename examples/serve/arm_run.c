@@ -21,7 +21,8 @@ static void set_control(run *r, uint32_t mode)
                                     .burst_steps = s->options->burst,
                                     .kv_miss = MOEPAGE_KV_MISS_SWAP,
                                     .context_tokens = s->estate.usual_blocks * KV_BLOCK_TOKENS,
-                                    .concurrency = 1};
+                                    .concurrency = 1,
+                                    .admission = s->options->admission};
     r->config.engine.control = &r->control;
 }
 

@@ -42,6 +42,7 @@ const char *serve_options_usage(void)
            "  --concurrency N       most requests in work (default 8)\n"
            "  --step-tokens N       most tokens in one step, above --concurrency (default 128)\n"
            "  --burst N             steps between a controller's decisions (default 64)\n"
+           "  --admission           controllers also decide how many run at once\n"
            "  --kv-floor N          requests of average length that controllers leave KV for\n"
            "                        (default: as many as --concurrency)\n"
            "  --observe N           requests that mv-wsa is configured from (default 64)\n"
@@ -104,6 +105,7 @@ static const flag flags[] = {
     {"--concurrency", flag_u32, AT(concurrency), .least = 1, .most = MAX_CONCURRENCY},
     {"--step-tokens", flag_u32, AT(step_tokens), .least = 2, .most = MAX_STEP_TOKENS},
     {"--burst", flag_u32, AT(burst), .least = 1, .most = UINT32_MAX},
+    {"--admission", NULL, AT(admission)},
     {"--kv-floor", flag_u32, AT(kv_floor), .least = 1, .most = MAX_CONCURRENCY},
     {"--observe", flag_u32, AT(observe), .least = 1, .most = UINT32_MAX},
     {"--clock", flag_choice, AT(clock), .choice = {"real", "virtual"}},

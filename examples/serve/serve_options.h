@@ -26,6 +26,7 @@ typedef struct serve_options {
     uint32_t step_tokens;
     uint32_t burst;    /* steps between a controller's decisions; 0 = the library's default */
     uint32_t observe;  /* requests of a rehearsal */
+    bool admission;    /* controllers also decide how many run at once */
     uint32_t kv_floor; /* requests of average length for which KV always has room */
     uint32_t clock;    /* SERVE_CLOCK_* */
     uint32_t dashboard;

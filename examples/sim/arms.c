@@ -68,6 +68,7 @@ static moepage_controller_config controller(const sim_serve_config *config, uint
     if (config->stack.controller)
         own = *config->stack.controller;
     own.mode = mode;
+    own.admission = config->admission;
     own.kv_miss = config->recompute ? MOEPAGE_KV_MISS_RECOMPUTE : MOEPAGE_KV_MISS_SWAP;
     if (!own.context_tokens)
         own.context_tokens = sim_jobs_longest(config->jobs) + 2ull * config->stack.block_tokens;

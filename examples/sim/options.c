@@ -76,6 +76,7 @@ const char *sim_options_usage(void)
            "  --concurrency LIST    sequences at once (default 1)\n"
            "  --block-tokens N      of a KV block (default 16)\n"
            "  --regime auto|cache|stream  (default auto)\n"
+           "  --admission           controllers also decide how many run at once\n"
            "  --kv-miss swap|recompute  what the host does for KV that is not there (default "
            "swap)\n"
            "  --prefetch NAME       a predictor (default none)\n"
@@ -288,6 +289,7 @@ static const flag flags[] = {
     {"--concurrency", read_numbers, AT(concurrency), NOTE(for_serve)},
     {"--block-tokens", flag_u32, AT(block_tokens), .least = 1, .most = 4096, NOTE(for_serve)},
     {"--regime", read_choice, AT(regime), .choice = {"auto", "cache", "stream"}, NOTE(for_serve)},
+    {"--admission", NULL, AT(admission), NOTE(for_serve)},
     {"--kv-miss", read_choice, AT(kv_miss), .choice = {"swap", "recompute"}, NOTE(for_serve)},
     {"--prefetch", flag_text, AT(prefetch), NOTE(for_serve)},
     {"--configure", NULL, AT(configure), NOTE(for_serve)},

@@ -95,6 +95,7 @@ typedef struct sim_options {
     const char *regime;   /* auto, cache, stream; NULL = auto */
     const char *kv_miss;  /* swap, recompute; NULL = swap */
     const char *prefetch; /* a predictor's name; NULL = none */
+    bool admission;       /* controllers decide how many run at once */
     struct {
         uint32_t n;
         sim_budget list[SIM_LIST_MOST];

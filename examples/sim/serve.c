@@ -164,12 +164,29 @@ static int admit_next(sim_host *host, bool *goes_on)
     return code;
 }
 
+/* Asks the KV pool whether one more should run. */
+static int may_run(const sim_host *host, bool *out)
+{
+    uint64_t none = 0;
+    moepage_kv_admission answer = {.struct_size = sizeof answer};
+    *out = host->n_running + host->n_preempted < host->config->concurrency;
+    if (!host->config->admission || !*out)
+        return RUN_OK;
+    if (moepage_kv_admit(host->stack.kv, &none, 1, &answer))
+        return fail_library(RUN_FAILED, "asking to run one more");
+    *out = answer.fits;
+    return RUN_OK;
+}
+
 static int admit_jobs(sim_host *host)
 {
     bool goes_on = true;
     int code = RUN_OK;
-    while (!code && goes_on && host->n_running + host->n_preempted < host->config->concurrency)
-        code = admit_next(host, &goes_on);
+    while (!code && goes_on) {
+        code = may_run(host, &goes_on);
+        if (!code && goes_on)
+            code = admit_next(host, &goes_on);
+    }
     return code;
 }
 

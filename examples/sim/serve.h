@@ -32,6 +32,7 @@ typedef struct sim_serve_config {
     const sim_jobs *jobs;
     const sim_source *source; /* its layers, experts and top-k are the shape's */
     uint32_t concurrency;
+    bool admission;         /* controllers decide how many of these run */
     bool recompute;         /* preempted KV is recomputed; otherwise swapped */
     uint64_t host_kv_bytes; /* limit on the prefix cache's swapped bytes; 0 = no limit */
     uint64_t most_steps;    /* 0 = until all jobs are done */

@@ -241,6 +241,7 @@ static int run_lengths(setting *s, uint64_t budget, uint32_t concurrency, uint32
                                .jobs = &jobs,
                                .source = s->source,
                                .concurrency = concurrency,
+                               .admission = o->admission,
                                .recompute = o->kv_miss && !strcmp(o->kv_miss, "recompute"),
                                .most_steps = o->steps,
                                .seed = o->seed,

@@ -34,6 +34,8 @@ static const sim_study studies[] = {
      sim_study_evictions},
     {"regimes", "the regime that a session chooses, against the better of the two forced ones",
      true, sim_study_regimes},
+    {"admission", "controllers that decide how many run at once, against the configured split",
+     true, sim_study_admission},
     {"precision", "DynaExq section 5.3: hot experts high, against all low and a cache of high ones",
      false, sim_study_precision},
     {"rightsize", "WiSP section 5.4: a user's own table and working set against the population's",

@@ -4,6 +4,9 @@
 #include "base/config.h"
 #include "base/status.h"
 
+/* Of moepage_controller_info as first published. */
+#define INFO_MIN_BYTES offsetof(moepage_controller_info, target_tokens_per_s)
+
 moepage_status moepage_controller_create(moepage_expert_pool *experts, moepage_kv_pool *kv,
                                          const moepage_controller_config *config,
                                          moepage_controller **out)
@@ -34,7 +37,7 @@ moepage_status moepage_controller_tick(moepage_controller *controller, void *str
 {
     moepage_status status = mp_handle_check(controller, MP_KIND_CONTROLLER);
     if (!status && report)
-        status = MP_CONFIG_CHECK(report);
+        status = MP_REPORT_CHECK(report);
     return status ? status : mp_controller_tick(controller, stream, report);
 }
 
@@ -57,7 +60,7 @@ moepage_status moepage_controller_get_info(moepage_controller *controller,
         return status;
     moepage_controller_info own;
     mp_controller_info(controller, &own);
-    return MP_CONFIG_WRITE(info, own);
+    return mp_config_write(info, &own, sizeof own, INFO_MIN_BYTES, "info");
 }
 
 moepage_status moepage_controller_get_curve(moepage_controller *controller, uint32_t kv,

@@ -186,6 +186,9 @@ moepage_status moepage_kv_get_table(moepage_kv_pool *pool, moepage_seq seq, moep
     return status ? status : MP_CONFIG_WRITE(table, own);
 }
 
+/* Of moepage_kv_admission as first published. */
+#define ADMISSION_MIN_BYTES offsetof(moepage_kv_admission, target_running)
+
 moepage_status moepage_kv_admit(moepage_kv_pool *pool, const uint64_t *tokens, uint32_t n_sequences,
                                 moepage_kv_admission *out)
 {
@@ -193,5 +196,5 @@ moepage_status moepage_kv_admit(moepage_kv_pool *pool, const uint64_t *tokens, u
     moepage_status status = check_arguments(pool, tokens || !n_sequences ? pool : NULL, "tokens");
     if (!status)
         status = mp_kv_pool_admit(pool, tokens, n_sequences, &own);
-    return status ? status : MP_CONFIG_WRITE(out, own);
+    return status ? status : mp_config_write(out, &own, sizeof own, ADMISSION_MIN_BYTES, "out");
 }

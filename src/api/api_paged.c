@@ -4,6 +4,7 @@
 #include "base/config.h"
 #include "base/status.h"
 #include "controllers/balance.h"
+#include "controllers/controller.h"
 #include "paged_tensor/paged.h"
 
 /* Of the config's first published form. */
@@ -143,8 +144,8 @@ moepage_status moepage_paged_balance(moepage_paged *paged, moepage_kv_pool *kv,
     if (!status)
         status = mp_handle_check(kv, MP_KIND_KV);
     if (!status && report)
-        status = MP_CONFIG_CHECK(report);
+        status = MP_REPORT_CHECK(report);
     if (!status)
         status = mp_balance(paged, kv, headroom_permille / 1000.0, stream, &own);
-    return status || !report ? status : MP_CONFIG_WRITE(report, own);
+    return status || !report ? status : MP_REPORT_WRITE(report, own);
 }

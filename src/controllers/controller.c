@@ -42,8 +42,8 @@ static moepage_status fill_defaults(const moepage_controller_config *given,
     if (config->max_samples < 16)
         return mp_fail(MOEPAGE_E_ARGUMENT, "max_samples is %u, at least 16 are needed",
                        config->max_samples);
-    if (config->reserved)
-        return mp_fail(MOEPAGE_E_ARGUMENT, "reserved is %u, it must be 0", config->reserved);
+    if (config->admission > 1)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "admission is %u, it must be 0 or 1", config->admission);
     return MOEPAGE_OK;
 }
 
@@ -60,6 +60,9 @@ static moepage_status check_pools(struct moepage_expert_pool *experts, struct mo
     if (mp_pool_is_watched(experts) || (kv && mp_kv_pool_is_watched(kv)))
         return mp_fail(MOEPAGE_E_BUSY, "%s pool has a controller already",
                        mp_pool_is_watched(experts) ? "the expert" : "the KV");
+    if (config->admission && !kv)
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "admission needs a KV pool: it knows the sequences that run");
     if (config->mode == MOEPAGE_CONTROL_PLANNER && !kv && !shape.decodes)
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "without a KV pool and without an EXPH form there is nothing to plan");
@@ -84,6 +87,7 @@ static void set_up_laws(struct moepage_controller *controller, uint64_t units)
     law.rate_limit = (uint64_t)ceil((double)units * config->rate_permille / 1000.0);
     law.dead_zone = config->dead_zone * per_expert;
     mp_mvwsa_init(&controller->mvwsa, &law);
+    mp_admission_init(&controller->admission, config->decay_permille / 1000.0);
     mp_residency_config planner = {.theta = config->theta_permille / 1000.0};
     mp_residency_plan start = {0};
     mp_residency_init(&controller->planner, &planner, &start);
@@ -200,6 +204,9 @@ void mp_controller_info(struct moepage_controller *controller, moepage_controlle
         .predicted_best_ns = controller->answer.cost_best_ns,
         .rho = controller->plan.rho,
         .alpha = controller->plan.alpha,
+        .target_running = mp_controller_target(controller),
+        .target_tokens_per_s =
+            mp_admission_rate(&controller->admission, mp_controller_target(controller)),
     };
     pthread_mutex_unlock(&controller->lock);
     pthread_mutex_unlock(&controller->ticking);

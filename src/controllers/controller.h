@@ -11,8 +11,12 @@
 #ifndef MP_CONTROLLERS_CONTROLLER_H
 #define MP_CONTROLLERS_CONTROLLER_H
 
+#include <stddef.h>
+
+#include "base/config.h"
 #include "base/handle.h"
 #include "kv/kv.h"
+#include "planning/admission.h"
 #include "planning/curve.h"
 #include "planning/mvwsa.h"
 #include "planning/rate.h"
@@ -62,6 +66,7 @@ struct moepage_controller {
     mp_rate recompute_ns;    /* per token of long prefill steps */
     mp_rate layer_ns;        /* compute per layer of a decode step */
     mp_rate step_ns;         /* whole decode steps, stalls taken out */
+    mp_admission admission;
 
     pthread_mutex_t ticking; /* protects the rest; taken before all other locks */
     uint64_t burst_began;    /* in steps */
@@ -76,6 +81,12 @@ struct moepage_controller {
     bool placed;  /* FIXED has moved */
     bool planned; /* the planner's plan is the pools' present state, or the goal of their move */
 };
+
+/* Reports as first published; writes one to a caller. */
+#define MP_REPORT_MIN_BYTES offsetof(moepage_controller_report, target_running)
+#define MP_REPORT_CHECK(report) mp_config_check((report), MP_REPORT_MIN_BYTES, "report")
+#define MP_REPORT_WRITE(report, own) \
+    mp_config_write((report), &(own), sizeof(own), MP_REPORT_MIN_BYTES, "report")
 
 moepage_status mp_controller_create(struct moepage_expert_pool *experts, struct moepage_kv_pool *kv,
                                     const moepage_controller_config *config,
@@ -108,6 +119,12 @@ typedef struct mp_miss_costs {
 } mp_miss_costs;
 mp_miss_costs mp_controller_costs(const struct moepage_controller *controller, double load_ns,
                                   double bus_ns);
+
+/* Returns the sequences that should run at once; 0 = no limit. The lock is held. */
+static inline uint32_t mp_controller_target(const struct moepage_controller *controller)
+{
+    return controller->config.admission ? controller->admission.limit : 0;
+}
 
 /* Returns the admission floor in KV units. The lock is held. */
 uint64_t mp_controller_floor(const struct moepage_controller *controller);

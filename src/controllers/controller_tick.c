@@ -84,6 +84,7 @@ static void begin_burst(struct moepage_controller *controller)
         mp_curve_decay(&controller->kv_reuse.curve, controller->mvwsa.config.decay);
     controller->running_blocks = 0;
     controller->burst_began = controller->steps;
+    (void)mp_admission_burst(&controller->admission);
     pthread_mutex_unlock(&controller->lock);
     controller->bursts++;
     if (controller->kv)
@@ -99,8 +100,11 @@ uint64_t mp_controller_floor(const struct moepage_controller *controller)
     uint64_t context = config->context_tokens;
     if (!context)
         context = controller->longest_blocks * block_tokens;
-    uint64_t floor =
-        mp_split_floor(config->concurrency, context, block_tokens, controller->unit_blocks);
+    const uint32_t target = mp_controller_target(controller);
+    uint64_t floor = mp_split_floor(target ? target : config->concurrency, context, block_tokens,
+                                    controller->unit_blocks);
+    if (target) /* more than these may still run, but no others come */
+        return floor;
     uint64_t running = controller->running_blocks / controller->unit_blocks +
                        (controller->running_blocks % controller->unit_blocks > 0);
     return running > floor ? running : floor;
@@ -478,6 +482,17 @@ static moepage_status tick(struct moepage_controller *controller, void *stream, 
     return status;
 }
 
+/* Tells the KV pool how many sequences should run. */
+static uint32_t tell_target(struct moepage_controller *controller)
+{
+    pthread_mutex_lock(&controller->lock);
+    const uint32_t target = mp_controller_target(controller);
+    pthread_mutex_unlock(&controller->lock);
+    if (controller->config.admission)
+        mp_kv_pool_set_target(controller->kv, target);
+    return target;
+}
+
 moepage_status mp_controller_tick(struct moepage_controller *controller, void *stream,
                                   moepage_controller_report *report)
 {
@@ -485,6 +500,7 @@ moepage_status mp_controller_tick(struct moepage_controller *controller, void *s
     uint32_t outcome;
     pthread_mutex_lock(&controller->ticking);
     moepage_status status = tick(controller, stream, &scene, &outcome);
+    const uint32_t running = tell_target(controller);
     moepage_controller_report own = {
         .outcome = outcome,
         .expert_slots = scene.here.slots,
@@ -493,7 +509,8 @@ moepage_status mp_controller_tick(struct moepage_controller *controller, void *s
         .target_blocks = controller->target.blocks,
         .compressed_experts = scene.here.compressed,
         .target_compressed = controller->target.compressed,
+        .target_running = running,
     };
     pthread_mutex_unlock(&controller->ticking);
-    return status || !report ? status : MP_CONFIG_WRITE(report, own);
+    return status || !report ? status : MP_REPORT_WRITE(report, own);
 }

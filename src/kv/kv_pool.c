@@ -152,11 +152,22 @@ moepage_status mp_kv_pool_admit(struct moepage_kv_pool *pool, const uint64_t *to
                            (unsigned long long)tokens[i]);
     }
     pthread_mutex_lock(&pool->lock);
+    const uint32_t target = pool->target, running = target ? mp_kv_running(pool) : 0;
     *out = (moepage_kv_admission){
-        .fits = needed <= pool->blocks.free && n_sequences <= pool->max_sequences - pool->live,
+        .fits = needed <= pool->blocks.free && n_sequences <= pool->max_sequences - pool->live &&
+                (!target || n_sequences <= (running < target ? target - running : 0)),
         .needed_blocks = needed,
         .free_blocks = pool->blocks.free,
+        .target_running = target,
+        .running = running,
     };
     pthread_mutex_unlock(&pool->lock);
     return MOEPAGE_OK;
+}
+
+void mp_kv_pool_set_target(struct moepage_kv_pool *pool, uint32_t target)
+{
+    pthread_mutex_lock(&pool->lock);
+    pool->target = target;
+    pthread_mutex_unlock(&pool->lock);
 }

@@ -29,6 +29,7 @@ typedef struct mp_kv_sequence {
     uint32_t next_free; /* in a free slot: index + 1 of the next one, 0 ends the list */
     bool live;
     bool swapped;
+    bool used;         /* by a step, since it came here */
     uint32_t n_blocks; /* on the device or swapped out */
     uint32_t capacity; /* of `ids` */
     uint64_t n_tokens;
@@ -82,6 +83,7 @@ struct moepage_kv_pool {
     _Atomic int32_t copy_result;
     mp_kv_counters counters;
     mp_kv_watch *watch; /* or NULL */
+    uint32_t target;    /* sequences that should run at most; 0 = no limit */
 };
 
 /* Finds the sequence of an id; HANDLE for a stale one. Valid until the lock is released. */
@@ -100,6 +102,9 @@ moepage_status mp_kv_sequence_table(struct moepage_kv_pool *pool, moepage_seq id
 /* Drops the blocks that the table holds from index `first` on; the table itself stays. */
 void mp_kv_sequence_drop_blocks(struct moepage_kv_pool *pool, mp_kv_sequence *sequence,
                                 uint32_t first);
+/* Returns the sequences that run: those of each session's last step, and those that came since and have not
+ * been in one. Known while a watch is set. */
+uint32_t mp_kv_running(const struct moepage_kv_pool *pool);
 /* Frees all that a live sequence holds, and its slot. */
 void mp_kv_sequence_release(struct moepage_kv_pool *pool, mp_kv_sequence *sequence);
 

@@ -50,6 +50,23 @@ uint32_t mp_kv_pool_readers(const struct moepage_kv_pool *pool)
 
 /* ---- steps ---- */
 
+uint32_t mp_kv_running(const struct moepage_kv_pool *pool)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < pool->n_slots; i++) {
+        const mp_kv_sequence *sequence = &pool->sequences[i];
+        n += sequence->live && !sequence->swapped && !sequence->used;
+    }
+    for (const mp_kv_reader *reader = pool->readers; reader; reader = reader->next)
+        for (uint32_t i = 0; i < reader->n_uses; i++) {
+            uint32_t slot = (reader->uses[i].seq & MP_KV_INDEX_MASK) - 1;
+            const mp_kv_sequence *sequence = &pool->sequences[slot];
+            n += sequence->live && sequence->id == reader->uses[i].seq && !sequence->swapped &&
+                 sequence->used;
+        }
+    return n;
+}
+
 static bool is_same(const mp_kv_reader *reader, const moepage_step *step)
 {
     uint32_t n = 0;
@@ -75,9 +92,11 @@ static void tell_watch(mp_kv_reader *reader, const moepage_step *step)
     reader->n_uses = 0;
     for (uint32_t i = 0; i < step->n_sequences; i++) {
         mp_kv_sequence *sequence;
-        if (step->sequences[i].seq && !mp_kv_sequence_find(pool, step->sequences[i].seq, &sequence))
-            reader->uses[reader->n_uses++] =
-                (mp_kv_use){.seq = sequence->id, .blocks = sequence->n_blocks};
+        if (!step->sequences[i].seq || mp_kv_sequence_find(pool, step->sequences[i].seq, &sequence))
+            continue;
+        sequence->used = true;
+        reader->uses[reader->n_uses++] =
+            (mp_kv_use){.seq = sequence->id, .blocks = sequence->n_blocks};
     }
     if (reader->n_uses)
         watch->used(watch, reader->uses, reader->n_uses, mp_kv_blocks_used(&pool->blocks), again);

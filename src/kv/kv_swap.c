@@ -83,7 +83,7 @@ moepage_status mp_kv_sequence_swap_in(struct moepage_kv_pool *pool, moepage_seq 
     pool->swapped--;
     pool->counters.swap_bytes -= sequence->host_bytes;
     pool->counters.swapped_in += sequence->n_blocks;
-    sequence->swapped = false;
+    sequence->swapped = sequence->used = false;
     sequence->host = NULL;
     sequence->host_bytes = 0;
     return MOEPAGE_OK;

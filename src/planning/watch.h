@@ -12,6 +12,7 @@ typedef struct mp_watch_step {
     uint32_t tokens;
     uint32_t layers; /* routed */
     bool prefill;    /* prefill alone */
+    bool decode;     /* decode alone: a token for each sequence */
     uint64_t wall_ns;
     uint64_t stall_ns; /* for absent experts */
     bool

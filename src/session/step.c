@@ -165,6 +165,7 @@ static void tell_watch(const mp_step_view *step)
         .tokens = (uint32_t)stats->tokens,
         .layers = (uint32_t)stats->layers,
         .prefill = step->prefill,
+        .decode = step->decode,
         .wall_ns = stats->wall_ns,
         .stall_ns = stats->stall_ns,
         .unseen = step->async,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "control_rig.h"
+#include "kv/kv.h"
 #include "testing.h"
 
 enum { LAYERS = 3, EXPERTS = 16, KEYS = LAYERS * EXPERTS, BLOCK_TOKENS = 4, MAX_USES = 4096 };
@@ -367,6 +368,53 @@ static void test_controller_says_when_no_split_is_feasible(void **state)
 
 /* ---- what it refuses ---- */
 
+static moepage_kv_admission ask(fixture *f, uint32_t n)
+{
+    const uint64_t none[4] = {0};
+    moepage_kv_admission answer = {.struct_size = sizeof answer};
+    assert_int_equal(moepage_kv_admit(f->kv, none, n, &answer), MOEPAGE_OK);
+    return answer;
+}
+
+/* Those of the last step run, and those that have come since; not those that idle, are swapped out or gone. */
+static void test_controller_target_limits_what_is_admitted(void **state)
+{
+    (void)state;
+    fixture f;
+    const int32_t ids[] = {0, 1};
+    open_fixture(&f, MOEPAGE_SCOPE_GLOBAL, 16, 40);
+    control_rig_attach(&f, (moepage_controller_config){.mode = MOEPAGE_CONTROL_OBSERVE,
+                                                       .admission = 1});
+    moepage_seq seqs[4];
+    for (uint32_t i = 0; i < 4; i++)
+        seqs[i] = control_rig_sequence(&f, 1);
+    assert_int_equal(ask(&f, 4).target_running, 0);
+    assert_int_equal(ask(&f, 4).fits, 1);
+    mp_kv_pool_set_target(f.kv, 4);
+    assert_int_equal(ask(&f, 1).running, 4); /* none has been in a step, all have come */
+    assert_int_equal(ask(&f, 1).fits, 0);
+    assert_int_equal(ask(&f, 0).fits, 1);
+    control_rig_step(&f, 0, 1, ids, 2, seqs, 3);
+    assert_int_equal(ask(&f, 1).running, 4); /* the fourth still waits for its first step */
+    control_rig_step(&f, 0, 1, ids, 2, seqs, 4);
+    control_rig_step(&f, 0, 1, ids, 2, seqs, 2);
+    assert_int_equal(ask(&f, 2).running, 2); /* two idle */
+    assert_int_equal(ask(&f, 2).fits, 1);
+    assert_int_equal(ask(&f, 3).fits, 0);
+    assert_int_equal(moepage_kv_swap_out(f.kv, seqs[0], NULL), MOEPAGE_OK);
+    assert_int_equal(ask(&f, 3).running, 1);
+    assert_int_equal(moepage_kv_swap_in(f.kv, seqs[0], NULL), MOEPAGE_OK);
+    assert_int_equal(ask(&f, 3).running, 2);
+    assert_int_equal(moepage_kv_free(f.kv, seqs[1]), MOEPAGE_OK);
+    assert_int_equal(ask(&f, 3).running, 1);
+    assert_int_equal(ask(&f, 3).target_running, 4);
+    assert_int_equal(moepage_controller_destroy(f.controller), MOEPAGE_OK);
+    f.controller = NULL;
+    assert_int_equal(ask(&f, 4).target_running, 0); /* the limit goes with its controller */
+    assert_int_equal(ask(&f, 4).fits, 1);
+    control_rig_close(&f);
+}
+
 static void test_controller_refuses_what_cannot_be(void **state)
 {
     (void)state;
@@ -381,7 +429,7 @@ static void test_controller_refuses_what_cannot_be(void **state)
         {.decay_permille = 1001},
         {.theta_permille = 1001},
         {.max_samples = 15},
-        {.reserved = 1},
+        {.admission = 2},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         bad[i].struct_size = sizeof bad[i];
@@ -418,6 +466,7 @@ int main(void)
         cmocka_unit_test(test_controller_waits_for_the_host_to_make_room_in_kv),
         cmocka_unit_test(test_controller_gives_a_move_up_that_an_open_plan_holds),
         cmocka_unit_test(test_controller_says_when_no_split_is_feasible),
+        cmocka_unit_test(test_controller_target_limits_what_is_admitted),
         cmocka_unit_test(test_controller_refuses_what_cannot_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -595,6 +595,8 @@ class moepage_kv_admission(Structure):
         ("fits", c_uint32),
         ("needed_blocks", c_uint64),
         ("free_blocks", c_uint64),
+        ("target_running", c_uint32),
+        ("running", c_uint32),
     ]
 
 
@@ -784,7 +786,7 @@ class moepage_controller_config(Structure):
         ("headroom_permille", c_uint32),
         ("theta_permille", c_uint32),
         ("max_samples", c_uint32),
-        ("reserved", c_uint32),
+        ("admission", c_uint32),
     ]
 
 
@@ -798,6 +800,8 @@ class moepage_controller_report(Structure):
         ("target_blocks", c_uint64),
         ("compressed_experts", c_uint32),
         ("target_compressed", c_uint32),
+        ("target_running", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -823,6 +827,9 @@ class moepage_controller_info(Structure):
         ("predicted_best_ns", c_double),
         ("rho", c_double),
         ("alpha", c_double),
+        ("target_tokens_per_s", c_double),
+        ("target_running", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 

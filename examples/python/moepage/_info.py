@@ -206,6 +206,8 @@ class KVAdmission(Info):
     fits: int
     needed_blocks: int
     free_blocks: int
+    target_running: int
+    running: int
 
 
 @dataclass(frozen=True)
@@ -287,6 +289,7 @@ class ControllerReport(Info):
     target_blocks: int
     compressed_experts: int
     target_compressed: int
+    target_running: int
 
 
 @dataclass(frozen=True)
@@ -314,6 +317,8 @@ class ControllerInfo(Info):
     predicted_best_ns: float
     rho: float
     alpha: float
+    target_tokens_per_s: float
+    target_running: int
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ class Controller(Handle):
 
     `mode` is "mv_wsa", "dual_resize", "planner", "observe", "fixed" or "flux"; `kv_miss` says
     what the host does about KV that is not on the device: "swap" or "recompute". The rest is as
-    moepage_controller_config in moepage.h; 0 = the default.
+    moepage_controller_config in moepage.h; 0 = the default. With `admission` it also decides how
+    many sequences run at once, which KVPool.admit heeds.
 
     Call `tick` between steps, one thread at a time.
     """
@@ -28,7 +29,7 @@ class Controller(Handle):
                  context_tokens: int = 0, concurrency: int = 0, expert_percent: int = 0,
                  decay_permille: int = 0, gate_permille: int = 0, rate_permille: int = 0,
                  dead_zone: int = 0, headroom_permille: int = 0, theta_permille: int = 0,
-                 max_samples: int = 0) -> None:
+                 max_samples: int = 0, admission: bool = False) -> None:
         if not isinstance(experts, ExpertPool):
             raise TypeError("an ExpertPool is needed, not %s" % type(experts).__name__)
         config = make(_abi.moepage_controller_config, mode=choose(Control, mode, "mode"),
@@ -37,7 +38,8 @@ class Controller(Handle):
                       expert_percent=expert_percent, decay_permille=decay_permille,
                       gate_permille=gate_permille, rate_permille=rate_permille,
                       dead_zone=dead_zone, headroom_permille=headroom_permille,
-                      theta_permille=theta_permille, max_samples=max_samples)
+                      theta_permille=theta_permille, max_samples=max_samples,
+                      admission=int(admission))
         parents = tuple(each for each in (experts, kv) if each is not None)
         lib = library_of(*parents)
         states = [each._state for each in parents]

@@ -676,8 +676,10 @@ pub struct moepage_kv_admission {
     pub fits: u32,
     pub needed_blocks: u64,
     pub free_blocks: u64,
+    pub target_running: u32,
+    pub running: u32,
 }
-plain!(moepage_kv_admission, 24, struct_size);
+plain!(moepage_kv_admission, 32, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -907,7 +909,7 @@ pub struct moepage_controller_config {
     pub headroom_permille: u32,
     pub theta_permille: u32,
     pub max_samples: u32,
-    pub reserved: u32,
+    pub admission: u32,
 }
 plain!(moepage_controller_config, 64, struct_size);
 
@@ -922,8 +924,10 @@ pub struct moepage_controller_report {
     pub target_blocks: u64,
     pub compressed_experts: u32,
     pub target_compressed: u32,
+    pub target_running: u32,
+    pub reserved: u32,
 }
-plain!(moepage_controller_report, 48, struct_size);
+plain!(moepage_controller_report, 56, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -948,8 +952,11 @@ pub struct moepage_controller_info {
     pub predicted_best_ns: f64,
     pub rho: f64,
     pub alpha: f64,
+    pub target_tokens_per_s: f64,
+    pub target_running: u32,
+    pub reserved: u32,
 }
-plain!(moepage_controller_info, 152, struct_size);
+plain!(moepage_controller_info, 168, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

@@ -76,6 +76,8 @@ pub struct ControllerConfig {
     pub concurrency: u32,
     /// [`ControlMode::Fixed`]: 1..99.
     pub expert_percent: u32,
+    /// It also decides how many sequences run at once, which [`KvPool::admit`](crate::KvPool::admit) heeds.
+    pub admission: bool,
     /// What a burst counts one burst later; 0 = 700.
     pub decay_permille: u32,
     /// Least predicted gain; 0 = 20.
@@ -101,6 +103,7 @@ impl ControllerConfig {
             context_tokens: self.context_tokens,
             concurrency: self.concurrency,
             expert_percent: self.expert_percent,
+            admission: u32::from(self.admission),
             decay_permille: self.decay_permille,
             gate_permille: self.gate_permille,
             rate_permille: self.rate_permille,
@@ -131,6 +134,8 @@ pub struct ControllerReport {
     pub compressed_experts: u32,
     /// Per layer, wanted.
     pub target_compressed: u32,
+    /// Sequences that should run at once; 0 = no limit.
+    pub target_running: u32,
 }
 
 /// What a miss curve is of.
@@ -194,6 +199,7 @@ impl<'p> Controller<'p> {
             target_blocks: raw.target_blocks,
             compressed_experts: raw.compressed_experts,
             target_compressed: raw.target_compressed,
+            target_running: raw.target_running,
         })
     }
 

@@ -57,7 +57,8 @@ pub fn structs(tell: &mut dyn FnMut(String)) {
         copies_on_write, relocated_blocks, swapped_out_blocks, swapped_in_blocks, refused, resizes);
     fields!(tell, moepage_kv_layer_view, struct_size, id_stride, base, block_bytes, granule_bytes);
     fields!(tell, moepage_kv_table, struct_size, swapped, blocks, n_blocks, n_tokens);
-    fields!(tell, moepage_kv_admission, struct_size, fits, needed_blocks, free_blocks);
+    fields!(tell, moepage_kv_admission, struct_size, fits, needed_blocks, free_blocks,
+        target_running, running);
     fields!(tell, moepage_session_config, struct_size, max_tokens, max_sequences, max_top_k, math,
         prefetch, prefetch_depth, grouping, max_group_experts, regime, miss, reserved, predictor);
     fields!(tell, moepage_step_sequence, seq, n_tokens, phase);
@@ -85,13 +86,14 @@ pub fn structs(tell: &mut dyn FnMut(String)) {
     fields!(tell, moepage_predictor_info, struct_size, distance, name, bytes, iterations, asked);
     fields!(tell, moepage_controller_config, struct_size, mode, burst_steps, kv_miss,
         context_tokens, concurrency, expert_percent, decay_permille, gate_permille, rate_permille,
-        dead_zone, headroom_permille, theta_permille, max_samples, reserved);
+        dead_zone, headroom_permille, theta_permille, max_samples, admission);
     fields!(tell, moepage_controller_report, struct_size, outcome, expert_slots, kv_blocks,
-        target_slots, target_blocks, compressed_experts, target_compressed);
+        target_slots, target_blocks, compressed_experts, target_compressed, target_running,
+        reserved);
     fields!(tell, moepage_controller_info, struct_size, mode, steps, bursts, moves, refused,
         floor_blocks, peak_blocks, expert_accesses, expert_first, kv_accesses, kv_first,
         expert_miss_ns, kv_miss_ns, recompute_ns, layer_compute_ns, predicted_now_ns,
-        predicted_best_ns, rho, alpha);
+        predicted_best_ns, rho, alpha, target_tokens_per_s, target_running, reserved);
     fields!(tell, moepage_paged_config, struct_size, buffers, bus_form, compressed_experts,
         staging_experts, reserved, host_tier_bytes);
     fields!(tell, moepage_paged_tensor, struct_size, role, dtype, rank, shape, base, expert_stride,

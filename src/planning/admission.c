@@ -1,0 +1,196 @@
+/* The number of sequences that may run, by measured throughput. */
+#include "planning/admission.h"
+
+#include <string.h>
+
+#define MARGIN 0.05     /* less is not worth a change */
+#define GAIN 0.02       /* of a few more, to be kept */
+#define LOSS 0.1        /* at which an attempt is given up at once, */
+#define LOSS_STEPS 8.0  /* after so many steps */
+#define LEAST_STEPS 3.0 /* that a level's rate is known by */
+#define LONGEST_WAIT 32u
+#define HURRY 0.25     /* at which no burst's end is waited for, */
+#define HURRY_STEPS 8u /* nor more steps than these */
+#define EXACT 32u      /* numbers with a level of their own */
+#define GROUP 8u       /* those above, per level */
+
+static uint32_t level_of(uint32_t sequences)
+{
+    uint32_t level =
+        sequences <= EXACT ? sequences : EXACT + (sequences - EXACT + GROUP - 1) / GROUP;
+    return level < MP_ADMISSION_LEVELS ? level : MP_ADMISSION_LEVELS - 1;
+}
+
+/* The most sequences of a level. */
+static uint32_t most_of(uint32_t level)
+{
+    return level <= EXACT ? level : EXACT + (level - EXACT) * GROUP;
+}
+
+void mp_admission_init(mp_admission *admission, double decay)
+{
+    memset(admission, 0, sizeof *admission);
+    admission->decay = decay;
+    admission->vain = admission->stride = 1;
+}
+
+static bool is_known(const mp_admission_level *level)
+{
+    return level->steps >= LEAST_STEPS && level->ns > 0;
+}
+
+static double rate(const mp_admission_level *level)
+{
+    return is_known(level) ? level->tokens / level->ns * 1e9 : 0;
+}
+
+double mp_admission_rate(const mp_admission *admission, uint32_t sequences)
+{
+    return rate(&admission->levels[level_of(sequences)]);
+}
+
+/* Returns the fastest known level up to `most`; ties to the lower. 0 = none is known. */
+static uint32_t fastest(const mp_admission *admission, uint32_t most)
+{
+    uint32_t found = 0;
+    for (uint32_t l = 1; l <= most; l++)
+        if (rate(&admission->levels[l]) > rate(&admission->levels[found]))
+            found = l;
+    return found;
+}
+
+static bool knows_any(const mp_admission *admission, uint32_t first, uint32_t last)
+{
+    for (uint32_t l = first; l <= last; l++)
+        if (is_known(&admission->levels[l]))
+            return true;
+    return false;
+}
+
+/* ---- steps ---- */
+
+/* An attempt at more, if one is under way, was in vain: the next one comes later. */
+static void set_limit(mp_admission *admission, uint32_t limit)
+{
+    admission->limit = limit;
+    if (!admission->tried)
+        return;
+    admission->tried = 0;
+    admission->stride = 1;
+    admission->wait = admission->vain;
+    admission->vain = 2 * admission->vain < LONGEST_WAIT ? 2 * admission->vain : LONGEST_WAIT;
+}
+
+/* Lowers the limit if fewer than those of level `top` are known to be faster by `margin`, or might be. */
+static bool lower(mp_admission *admission, uint32_t top, double margin)
+{
+    const mp_admission_level *at = &admission->levels[top];
+    uint32_t best = fastest(admission, top), half = most_of(top) / 2, to = 0;
+    if (best < top && rate(&admission->levels[best]) > rate(at) * (1 + margin))
+        to = most_of(best);
+    else if (at->stall_ns > at->ns / 2 && half && !knows_any(admission, 1, level_of(half)))
+        to = half;
+    if (to && to != admission->limit)
+        set_limit(admission, to);
+    return to > 0;
+}
+
+/* Returns true if an attempt at so many is clearly slower than what was before. */
+static bool is_lost(const mp_admission *admission, uint32_t sequences)
+{
+    const mp_admission_level *level = &admission->levels[level_of(sequences)];
+    if (!admission->tried || sequences <= admission->tried || level->steps < LOSS_STEPS)
+        return false;
+    return rate(level) < mp_admission_rate(admission, admission->tried) * (1 - LOSS);
+}
+
+void mp_admission_step(mp_admission *admission, uint32_t sequences, uint64_t wall_ns,
+                       uint64_t stall_ns)
+{
+    mp_admission_level *level = &admission->levels[level_of(sequences)];
+    level->steps += 1;
+    level->tokens += sequences;
+    level->ns += (double)wall_ns;
+    level->stall_ns += (double)(stall_ns < wall_ns ? stall_ns : wall_ns);
+    level->recent_ns += (double)wall_ns;
+    level->recent_steps++;
+    if (is_lost(admission, sequences))
+        set_limit(admission, admission->tried);
+    else if (level->recent_steps % HURRY_STEPS == 0)
+        (void)lower(admission, level_of(sequences), HURRY);
+}
+
+/* ---- a burst's end ---- */
+
+/* Returns the level at which most of the burst's time was spent; 0 = nothing decoded. */
+static uint32_t busiest(const mp_admission *admission)
+{
+    uint32_t found = 0;
+    for (uint32_t l = 1; l < MP_ADMISSION_LEVELS; l++)
+        if (admission->levels[l].recent_ns > admission->levels[found].recent_ns)
+            found = l;
+    return found;
+}
+
+/* Returns true if the limit, and not the load, decided how many ran for most of the burst. */
+static bool holds(const mp_admission *admission)
+{
+    double at = 0, all = 0;
+    for (uint32_t l = 1; l < MP_ADMISSION_LEVELS; l++) {
+        all += admission->levels[l].recent_ns;
+        at += l >= level_of(admission->limit) ? admission->levels[l].recent_ns : 0;
+    }
+    return at > all / 2;
+}
+
+static void try_more(mp_admission *admission)
+{
+    if (admission->wait) {
+        admission->wait--;
+        return;
+    }
+    admission->tried = admission->limit;
+    admission->limit += admission->stride;
+}
+
+/* Judges an attempt at more once it has run. */
+static void judge(mp_admission *admission)
+{
+    double before = mp_admission_rate(admission, admission->tried);
+    double now = mp_admission_rate(admission, admission->limit);
+    if (now == 0)
+        return; /* the load has not come to it yet */
+    if (now > before * (1 + GAIN)) {
+        admission->vain = 1;
+        admission->wait = 0;
+        admission->tried = 0;
+        admission->stride *= 2;
+        return;
+    }
+    set_limit(admission, admission->tried);
+}
+
+static void decide(mp_admission *admission)
+{
+    uint32_t top = busiest(admission);
+    if (!top || !is_known(&admission->levels[top]) || lower(admission, top, MARGIN))
+        return;
+    if (admission->tried)
+        judge(admission);
+    else if (admission->limit && holds(admission))
+        try_more(admission);
+}
+
+uint32_t mp_admission_burst(mp_admission *admission)
+{
+    decide(admission);
+    for (uint32_t l = 0; l < MP_ADMISSION_LEVELS; l++) {
+        mp_admission_level *level = &admission->levels[l];
+        level->steps *= admission->decay;
+        level->tokens *= admission->decay;
+        level->ns *= admission->decay;
+        level->stall_ns *= admission->decay;
+        level->recent_ns = level->recent_steps = 0;
+    }
+    return admission->limit;
+}
