@@ -11,18 +11,20 @@ typedef struct run {
     server_config config;
 } run;
 
-/* Sets the controller's config; KV's floor is expressed as one context of that size. */
+/* Sets the controller's config. KV's floor is expressed as one context of that size: of the requests that
+ * usually run, or of the longest one where the controller decides how many do. */
 static void set_control(run *r, uint32_t mode)
 {
     const arm_setting *s = r->setting;
-    r->control =
-        (moepage_controller_config){.struct_size = sizeof r->control,
-                                    .mode = mode,
-                                    .burst_steps = s->options->burst,
-                                    .kv_miss = MOEPAGE_KV_MISS_SWAP,
-                                    .context_tokens = s->estate.usual_blocks * KV_BLOCK_TOKENS,
-                                    .concurrency = 1,
-                                    .admission = s->options->admission};
+    const bool admission = s->options->admission;
+    const uint64_t blocks = admission ? s->estate.floor_blocks : s->estate.usual_blocks;
+    r->control = (moepage_controller_config){.struct_size = sizeof r->control,
+                                             .mode = mode,
+                                             .burst_steps = s->options->burst,
+                                             .kv_miss = MOEPAGE_KV_MISS_SWAP,
+                                             .context_tokens = blocks * KV_BLOCK_TOKENS,
+                                             .concurrency = 1,
+                                             .admission = admission};
     r->config.engine.control = &r->control;
 }
 
@@ -123,6 +125,10 @@ int arm_run(const arm_setting *setting, const serve_arm *arm, server_result *res
             code = rehearse(setting, arm, modes[arm->kind], &slots);
         else if (arm->kind != ARM_FIXED)
             set_control(&r, modes[arm->kind]);
+        /* As few run at first as the longest request's KV is for: a queue that forms while experts are
+         * missing costs more than the split. */
+        if (r.control.admission)
+            slots = e->experts;
         divide(&r, slots);
     }
     if (code || interrupt_seen()) /* perhaps during the rehearsal, which prints nothing */

@@ -60,6 +60,7 @@ struct moepage_controller {
     bool kv_named;           /* the host names its prefixes */
     uint64_t longest_blocks; /* the longest sequence seen */
     uint64_t running_blocks; /* the most that one step's sequences had in this burst */
+    double mean_blocks;      /* of a sequence in a step, lately */
     uint64_t steps;
     mp_rate miss_ns;         /* stall per miss, by step */
     uint32_t prefill_tokens; /* of the longest recent prefill steps */
@@ -67,6 +68,9 @@ struct moepage_controller {
     mp_rate layer_ns;        /* compute per layer of a decode step */
     mp_rate step_ns;         /* whole decode steps, stalls taken out */
     mp_admission admission;
+    uint64_t
+        target_floor; /* KV units for the sequences that should run; 0: there is no such number */
+    uint32_t floor_held; /* bursts for which fewer, but not many fewer, would have been enough */
 
     pthread_mutex_t ticking; /* protects the rest; taken before all other locks */
     uint64_t burst_began;    /* in steps */

@@ -10,6 +10,10 @@
 
 /* Attempts after which a move that waits for something in use is given up. */
 #define MOST_ATTEMPTS 256u
+/* By which sequences may grow while others have not ended. */
+#define GROWTH 0.25
+/* Bursts after which KV's floor comes down by a little. */
+#define FLOOR_BURSTS 8u
 /* The fraction of warm accesses that may miss a working set. */
 #define WORKING_SET_MISSES 0.02
 
@@ -76,6 +80,38 @@ static void look(struct moepage_controller *controller, mp_scene *scene)
     pthread_mutex_unlock(&controller->lock);
 }
 
+/* In tokens, with a KV pool. */
+static uint64_t longest_context(const struct moepage_controller *controller)
+{
+    uint64_t given = controller->config.context_tokens;
+    return given ? given : controller->longest_blocks * controller->kv_shape->block_tokens;
+}
+
+/* Returns the floor of so many sequences: as long as such sequences have been, with room to grow, and one of the
+ * longest in any case. */
+static uint64_t floor_of(const struct moepage_controller *controller, uint32_t sequences)
+{
+    const uint32_t unit = controller->unit_blocks;
+    uint64_t usual = (uint64_t)ceil(sequences * controller->mean_blocks * (1 + GROWTH) / unit);
+    uint64_t longest =
+        mp_split_floor(1, longest_context(controller), controller->kv_shape->block_tokens, unit);
+    return usual > longest ? usual : longest;
+}
+
+/* The floor follows the target upwards at once, and downwards by a little only after a while, so that the split does
+ * not move to and fro with attempts at a few more. The lock is held. */
+static void set_floor(struct moepage_controller *controller)
+{
+    const uint32_t target = mp_controller_target(controller);
+    const uint64_t floor = target ? floor_of(controller, target) : 0;
+    bool little = floor && floor <= controller->target_floor &&
+                  controller->target_floor - floor <= controller->target_floor / 4;
+    if (little && ++controller->floor_held < FLOOR_BURSTS)
+        return;
+    controller->target_floor = floor;
+    controller->floor_held = 0;
+}
+
 static void begin_burst(struct moepage_controller *controller)
 {
     pthread_mutex_lock(&controller->lock);
@@ -85,6 +121,7 @@ static void begin_burst(struct moepage_controller *controller)
     controller->running_blocks = 0;
     controller->burst_began = controller->steps;
     (void)mp_admission_burst(&controller->admission);
+    set_floor(controller);
     pthread_mutex_unlock(&controller->lock);
     controller->bursts++;
     if (controller->kv)
@@ -97,14 +134,11 @@ uint64_t mp_controller_floor(const struct moepage_controller *controller)
         return 0;
     const moepage_controller_config *config = &controller->config;
     uint32_t block_tokens = controller->kv_shape->block_tokens;
-    uint64_t context = config->context_tokens;
-    if (!context)
-        context = controller->longest_blocks * block_tokens;
-    const uint32_t target = mp_controller_target(controller);
-    uint64_t floor = mp_split_floor(target ? target : config->concurrency, context, block_tokens,
-                                    controller->unit_blocks);
-    if (target) /* more than these may still run, but no others come */
-        return floor;
+    const uint64_t context = longest_context(controller);
+    if (controller->target_floor) /* more than these may still run, but no others come */
+        return controller->target_floor;
+    uint64_t floor =
+        mp_split_floor(config->concurrency, context, block_tokens, controller->unit_blocks);
     uint64_t running = controller->running_blocks / controller->unit_blocks +
                        (controller->running_blocks % controller->unit_blocks > 0);
     return running > floor ? running : floor;

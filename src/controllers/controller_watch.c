@@ -68,6 +68,9 @@ static struct moepage_controller *of_kv(mp_kv_watch *watch)
                                          offsetof(struct moepage_controller, kv_watch));
 }
 
+/* Of a step in the mean over steps. */
+#define MEAN_SHARE (1.0 / 256)
+
 /* ---- experts ---- */
 
 static void see_experts(mp_watch *watch, const uint32_t *keys, uint32_t n)
@@ -129,6 +132,9 @@ static void see_kv(mp_kv_watch *watch, const mp_kv_use *uses, uint32_t n, uint64
             use_kv(controller, uses[i].seq, uses[i].blocks);
     }
     running = running < used ? running : used;
+    if (n)
+        controller->mean_blocks += ((double)running / n - controller->mean_blocks) *
+                                   (controller->mean_blocks > 0 ? MEAN_SHARE : 1);
     if (running > controller->running_blocks)
         controller->running_blocks = running;
     pthread_mutex_unlock(&controller->lock);
