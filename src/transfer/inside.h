@@ -41,7 +41,7 @@ typedef struct mp_passage {
     uint32_t staging; /* 1 + the staging buffer that it fills; 0 = none */
     mp_source source;
     _Atomic int32_t result; /* a moepage_status if it has failed; the device may write it, too */
-    bool behind_cold;       /* the FETCH bus waits for the entry's read */
+    bool behind_cold;       /* the FETCH bus, which has all its parts, waits for the entry's read */
     bool submitted;         /* everything has been submitted or staged */
 } mp_passage;
 

@@ -72,10 +72,15 @@ void mp_passage_begin(mp_transfer *transfer, uint32_t index, uint32_t key, unsig
 }
 
 /* Returns true if the host tier's entry has its image, or the bus now waits for it. A demand
- * changes to the FETCH pipe; a prefetch waits for nothing and comes back later. */
+ * changes to the FETCH pipe, and stays there with all that follows; a prefetch waits for nothing and comes back
+ * later. */
 static bool entry_is_ready(mp_transfer *transfer, mp_passage *passage, mp_pipe_kind *pipe)
 {
     mp_host_tier *tier = transfer->tier;
+    if (passage->behind_cold) {
+        *pipe = MP_PIPE_FETCH;
+        return true;
+    }
     mp_host_tier_settle(tier, passage->entry);
     const mp_host_entry *entry = &tier->entries[passage->entry];
     if (entry->state == MP_ENTRY_VALID)
@@ -88,14 +93,12 @@ static bool entry_is_ready(mp_transfer *transfer, mp_passage *passage, mp_pipe_k
         return false;
     *pipe = MP_PIPE_FETCH;
     mp_host_tier_demand(tier, passage->entry);
-    if (!passage->behind_cold) {
-        moepage_status status =
-            mp_pipe_wait(transfer, MP_PIPE_FETCH, tier->lanes[entry->lane].stream, entry->tick);
-        if (status)
-            fail(passage, status);
-        passage->behind_cold = !status;
-    }
-    return passage->behind_cold;
+    moepage_status status =
+        mp_pipe_wait(transfer, MP_PIPE_FETCH, tier->lanes[entry->lane].stream, entry->tick);
+    if (status)
+        fail(passage, status);
+    passage->behind_cold = !status;
+    return !status;
 }
 
 /* ---- copies ---- */
