@@ -65,8 +65,8 @@ moepage_status mp_paged_resize(struct moepage_paged *paged, uint32_t compressed)
     if (!status)
         status = compressed < mp_images_rounds(paged->transfer) ? shrink(paged, compressed)
                                                                 : grow(paged, compressed);
-    if (!status)
-        paged->copying = mp_images_pending(paged->transfer);
+    /* Also where a failure has taken a shrink back. */
+    paged->copying = mp_images_pending(paged->transfer);
     pthread_mutex_unlock(&paged->loads);
     paged->copied = (mp_event){0};
     if (paged->copying)

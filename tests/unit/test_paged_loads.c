@@ -316,6 +316,33 @@ static void test_paged_loads_staging_is_kept_until_it_is_decoded(void **state)
     paged_rig_close(&rig);
 }
 
+/* A shrink is begun while images are on their way, and another call that fails takes it back. */
+static void test_paged_loads_images_go_on_after_a_shrink_that_is_taken_back(void **state)
+{
+    (void)state;
+    blockage bus;
+    const uint32_t compressed = EXPERTS - 1;
+    paged_rig_open(&rig, &coded,
+                   &(paged_rig_config){.where = PAGED_LATE, .compressed = compressed});
+    paged_rig_resize(&rig, 0);
+    put_up(&bus, MP_STREAM_DEMAND);
+    paged_rig_resize(&rig, compressed);
+    paged_rig_idle(&rig);
+    REFUSED(moepage_paged_resize(rig.paged, 0), BUSY);
+    take_down(&bus);
+    paged_rig_quiesce(&rig);
+    paged_rig_idle(&rig); /* none is left to copy */
+    assert_true(paged_rig_info(&rig).compressed_experts < compressed);
+    REFUSED(moepage_paged_resize(rig.paged, EXPERTS), BUDGET);
+    for (uint32_t i = 0; i < LAYERS * EXPERTS; i++) { /* several are copied at a time */
+        paged_rig_idle(&rig);
+        paged_rig_quiesce(&rig);
+    }
+    assert_int_equal(paged_rig_info(&rig).compressed_experts, compressed);
+    paged_rig_check(&rig);
+    paged_rig_close(&rig);
+}
+
 static void test_paged_loads_damaged_images_are_never_shown(void **state)
 {
     (void)state;
@@ -355,6 +382,7 @@ int main(void)
         cmocka_unit_test(test_paged_loads_bytes_come_from_every_kind_of_model),
         cmocka_unit_test(test_paged_loads_coded_experts_of_odd_sizes_are_decoded_elsewhere),
         cmocka_unit_test(test_paged_loads_staging_is_kept_until_it_is_decoded),
+        cmocka_unit_test(test_paged_loads_images_go_on_after_a_shrink_that_is_taken_back),
         cmocka_unit_test(test_paged_loads_damaged_images_are_never_shown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
