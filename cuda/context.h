@@ -54,6 +54,8 @@ typedef struct mp_cuda {
     bool has_vmm;
     uint64_t pin_bytes;            /* see mp_cuda_pin_end */
     _Atomic uint64_t memory_calls; /* driver calls that took or gave memory */
+    _Atomic uint64_t
+        handle_ns; /* to map a handle of the arena, when some were mapped last; 0 = none were */
     _Atomic uint32_t guests; /* threads, another device's perhaps, that issue from its streams */
     mp_cuda_health health;
     mp_executor *executor; /* host threads: COLD streams and tasks */

@@ -31,6 +31,7 @@ static moepage_status get_info(mp_device *device, moepage_cuda_info *out)
     *out = cuda->info;
     out->poisoned = atomic_load(&cuda->health.poisoned) != 0;
     out->driver_calls = atomic_load(&cuda->memory_calls);
+    out->handle_ns = atomic_load(&cuda->handle_ns);
     return MOEPAGE_OK;
 }
 

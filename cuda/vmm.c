@@ -155,7 +155,7 @@ static mp_cu_result fill(mp_cuda *cuda, mp_cuda_arena *arena, uint32_t first, ui
     if (result)
         release_handles(cuda, arena, first, n);
     else
-        cuda->info.handle_ns = (mp_clock_ns() - before_ns) / n;
+        atomic_store(&cuda->handle_ns, (mp_clock_ns() - before_ns) / n);
     return result;
 }
 
@@ -353,7 +353,8 @@ void mp_cuda_arena_free(mp_cuda *cuda)
     }
     cuda->arena = NULL;
     cuda->device.view_bytes = cuda->device.part_bytes = 0;
-    cuda->info.handle_bytes = cuda->info.handle_ns = 0;
+    cuda->info.handle_bytes = 0;
+    atomic_store(&cuda->handle_ns, 0);
     cuda->info.arena_kind = 0;
     mp_free(arena);
 }

@@ -1,5 +1,7 @@
 /* A budget that moves on a CUDA device over the simulated driver, which counts memory: whole handles are released and
  * created again, and a driver that refuses leaves the old budget. */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -186,6 +188,32 @@ static void test_cuda_budget_follows_what_the_driver_has_free(void **state)
     close_home();
 }
 
+static atomic_bool stop;
+
+static void *read_info(void *of)
+{
+    while (!atomic_load(&stop)) {
+        moepage_cuda_info info = MOEPAGE_CUDA_INFO();
+        assert_int_equal(moepage_cuda_get_info(of, &info), MOEPAGE_OK);
+        assert_true(info.handle_ns > 0);
+    }
+    return NULL;
+}
+
+static void test_cuda_budget_moves_while_others_read_info(void **state)
+{
+    (void)state;
+    pthread_t reader;
+    OK(try_open(NULL, 20 * MIB, MOST));
+    atomic_store(&stop, false);
+    assert_int_equal(pthread_create(&reader, NULL, read_info, home), 0);
+    for (uint32_t i = 0; i < 20; i++)
+        OK(set(i % 2 ? MOST : 10 * MIB));
+    atomic_store(&stop, true);
+    assert_int_equal(pthread_join(reader, NULL), 0);
+    close_home();
+}
+
 /* An arena that loses its GPU is given back all the same. */
 static void test_cuda_budget_of_a_dead_device_fails(void **state)
 {
@@ -206,6 +234,7 @@ int main(void)
         cmocka_unit_test(test_cuda_budget_that_the_driver_refuses_stays),
         cmocka_unit_test(test_cuda_budget_of_an_arena_in_one_piece_stays),
         cmocka_unit_test(test_cuda_budget_follows_what_the_driver_has_free),
+        cmocka_unit_test(test_cuda_budget_moves_while_others_read_info),
         cmocka_unit_test(test_cuda_budget_of_a_dead_device_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
