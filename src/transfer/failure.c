@@ -1,4 +1,4 @@
-/* The last failed read's sentence. */
+/* The last failure's sentence. */
 #include "transfer/failure.h"
 
 #include <stdio.h>

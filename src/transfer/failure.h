@@ -1,4 +1,4 @@
-/* failure.h — the last failed read's sentence, and whose it is. Any thread. */
+/* failure.h — the sentence of the last failure, and whose it is: a read's, or what a device refused. Any thread. */
 #ifndef MP_TRANSFER_FAILURE_H
 #define MP_TRANSFER_FAILURE_H
 

@@ -113,7 +113,7 @@ void mp_host_tier_destroy(mp_host_tier *tier)
 
 /* ---- Reading ---------------------------------------------------------------------------- */
 
-/* Reads one image. Runs on an I/O thread, without the pool's lock: a READING entry is not given
+/* Reads one image. Runs on an I/O thread, without the owner's lock: a READING entry is not given
  * away before its tick. */
 static moepage_status fill_entry(const mp_copy *copy, void *out)
 {

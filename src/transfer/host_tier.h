@@ -9,9 +9,8 @@
  *               +-----> FAILED: cannot be found; EMPTY when its last user has let go
  *
  * An entry with users is never given away: a load uses its entry from the moment it finds or
- * fetches it until the copy out of it has completed. Every call is made under the owning
- * pool's lock, except those marked "any thread"; only the fill callback runs outside of it, on
- * an I/O thread. */
+ * fetches it until the copy out of it has completed. Every call is made under the owner's lock, except those
+ * marked "any thread"; only the fill callback runs outside of it, on an I/O thread. */
 #ifndef MP_TRANSFER_HOST_TIER_H
 #define MP_TRANSFER_HOST_TIER_H
 

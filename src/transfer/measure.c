@@ -157,7 +157,7 @@ moepage_status mp_transfer_measure(mp_transfer *transfer, uint64_t places)
     mp_arena *arena = &transfer->home->arena;
     uint64_t room = mp_arena_room(arena, MP_SIDE_EXPERTS);
     if (room == 0)
-        return MOEPAGE_OK; /* the pool reports that by itself */
+        return MOEPAGE_OK; /* the owner reports that by itself */
     moepage_status status =
         mp_arena_resize(arena, MP_SIDE_EXPERTS, places && places < room ? places : room);
     bool fits = !status && count_places(transfer) > 0;

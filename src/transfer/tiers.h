@@ -1,9 +1,8 @@
 /* tiers.h — the transfer room's second door, for callers that schedule work behind transfers,
  * borrow images in host memory, read rates, or keep compressed experts in device memory.
  *
- * Compressed experts (FluxMoE's compressed backend) are EXPH images at the low end of the experts'
- * side of the arena, in units that together take whole places. A *round* is one expert of each
- * layer, so that every layer has equally many. Which expert of a layer belongs to which round never
+ * Compressed experts (FluxMoE's compressed backend) are EXPH images on the experts' side of the arena, from
+ * `images_at` (setup.h) on. A *round* is one expert of each layer, so that every layer has equally many. Which expert of a layer belongs to which round never
  * changes, and the experts of the first n rounds are spread evenly over the layer's ids, whatever n
  * is. Images are copied in the background, on the PREFETCH bus; an expert counts as compressed once
  * its image has landed.
@@ -92,7 +91,7 @@ bool mp_transfer_decodes(const mp_transfer *transfer);
 /* Return the number of rounds, and of those that may be decoded from. */
 uint32_t mp_images_rounds(const mp_transfer *transfer);
 uint32_t mp_images_usable(const mp_transfer *transfer);
-/* Returns the places that so many rounds take. */
+/* Returns the places that so many rounds take, where they take whole ones. */
 uint32_t mp_images_places(const mp_transfer *transfer, uint32_t rounds);
 /* Stops decoding from all but the first `rounds` rounds. */
 void mp_images_limit(mp_transfer *transfer, uint32_t rounds);

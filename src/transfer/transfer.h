@@ -53,7 +53,7 @@ mp_transfer_counters *mp_transfer_get_counters(mp_transfer *transfer);
 
 /* ---- one load (passage.c) ---- */
 
-/* Tells whether a load of `key` could begin on the pipe. Called by mp_shard_claim alone. */
+/* Tells whether a load of `key` could begin on the pipe. */
 mp_start mp_transfer_may_start(mp_transfer *transfer, uint32_t key, mp_pipe_kind pipe);
 /* Begins a passage to `place`: decides where the bytes come from, and reserves the host tier's
  * entry for them. mp_transfer_may_start has said NOW, and the lock has been held since. */
