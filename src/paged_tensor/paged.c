@@ -2,7 +2,6 @@
 #include "paged_tensor/paged.h"
 
 #include <assert.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/status.h"

@@ -1,6 +1,5 @@
 /* Passages: where an expert's bytes come from, by which pipe, and when they have landed. */
 #include <assert.h>
-#include <string.h>
 
 #include "transfer/inside.h"
 

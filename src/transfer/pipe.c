@@ -1,7 +1,5 @@
 /* Pipes: their streams, the stage on which copies gather to go to the device together, and the
  * decoder behind a bus with its batches and its staging buffers. */
-#include <string.h>
-
 #include "base/alloc.h"
 #include "base/status.h"
 #include "model/dtype.h"

@@ -1,5 +1,4 @@
 /* The life of a device's transfers: the form on the bus, sizes, opening, filling and closing. */
-#include "arena/scratch.h"
 #include "base/alloc.h"
 #include "base/status.h"
 #include "planning/placement.h"
