@@ -251,9 +251,12 @@ static void walk_all(const bank_shape *shape, paged_where where, uint64_t seed)
         own.layers = 2 + i % (MAX_LAYERS - 1);
         paged_rig_config config = {.where = where, .buffers = 2 + i / 2 % (own.layers - 1)};
         bool coded = shape->pack_forms & 1u << MOEPAGE_FORM_EXPH;
+        bool either = coded && shape->pack_forms & 1u << MOEPAGE_FORM_DENSE;
         if (coded)
             config.compressed = i % (shape->experts + 1);
-        else if (shape->callback || shape->pack_forms)
+        if (either)
+            config.bus_form = MOEPAGE_FORM_DENSE;
+        if (shape->callback || shape->pack_forms)
             config.host_tier = i % 3 ? 1 + i % (shape->experts * own.layers) : 0;
         own.seed = seed + i;
         walk_once(&own, &config, seed + i);
@@ -284,6 +287,15 @@ static const bank_shape from_exph_pack = {.experts = 4,
                                           .bias = true,
                                           .dtype = MOEPAGE_DTYPE_BF16,
                                           .pack_forms = 1u << MOEPAGE_FORM_EXPH};
+
+/* Dense over the bus to the place itself, and decoded from device memory. */
+static const bank_shape from_both_packs = {.experts = 4,
+                                           .top_k = 2,
+                                           .hidden = 64,
+                                           .intermediate = 64,
+                                           .dtype = MOEPAGE_DTYPE_BF16,
+                                           .pack_forms =
+                                               1u << MOEPAGE_FORM_DENSE | 1u << MOEPAGE_FORM_EXPH};
 
 static void test_paged_keeps_its_invariants_with_late_readers(void **state)
 {
@@ -319,6 +331,7 @@ static void test_paged_keeps_its_invariants_with_coded_experts(void **state)
 {
     (void)state;
     walk_all(&from_exph_pack, PAGED_LATE, 6000);
+    walk_all(&from_both_packs, PAGED_LATE, 12000);
 }
 
 /* So few transfers that all of them together find room in a GPU's pinned memory: no acquire waits
@@ -351,6 +364,7 @@ static void test_paged_keeps_its_invariants_on_a_gpu_with_coded_experts(void **s
 {
     (void)state;
     walk_all(&from_exph_pack, PAGED_ON_SIM, 11000);
+    walk_all(&from_both_packs, PAGED_ON_SIM, 13000);
 }
 
 int main(void)

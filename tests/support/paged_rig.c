@@ -73,8 +73,7 @@ void paged_rig_open_device(paged_rig *rig, const bank_shape *shape, const paged_
     uint32_t buffers = config->buffers ? config->buffers : shape->layers < 2 ? 1 : 2;
     uint64_t images = config->compressed * shape->layers *
                       mp_model_slot_bytes(rig->bank.model, MOEPAGE_FORM_EXPH);
-    uint64_t arena = buffers * buffer_bytes(&rig->bank, view_bytes) + round_up(images, view_bytes) +
-                     config->spare;
+    uint64_t arena = buffers * buffer_bytes(&rig->bank, view_bytes) + round_up(images, view_bytes);
     moepage_device_config device = {.struct_size = sizeof device,
                                     .threads = 2,
                                     .io_threads = 2,
@@ -99,6 +98,7 @@ moepage_status paged_rig_create(paged_rig *rig, const paged_rig_config *config)
     uint64_t entry = mp_model_image_room(rig->bank.model, MOEPAGE_FORM_DENSE);
     rig->config = (moepage_paged_config){.struct_size = sizeof rig->config,
                                          .buffers = config->buffers,
+                                         .bus_form = config->bus_form,
                                          .compressed_experts = config->compressed,
                                          .host_tier_bytes = config->host_tier * entry};
     moepage_status status =

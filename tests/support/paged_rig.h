@@ -29,9 +29,9 @@ typedef struct paged_rig {
 typedef struct paged_rig_config {
     paged_where where;
     uint32_t buffers;
+    uint32_t bus_form;
     uint32_t compressed; /* experts of each layer */
     uint32_t host_tier;  /* experts that it has room for */
-    uint64_t spare;      /* arena beyond what creation takes */
 } paged_rig_config;
 
 /* Opens model and device, with an arena of exactly what creation takes, and creates the PagedTensor. */
