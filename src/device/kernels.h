@@ -138,20 +138,18 @@ typedef struct mp_decode_job {
 /* Decodes tensors, many experts' in one launch. The streams have been checked on the host
  * (mp_exph_check): their bytes are trusted to be well-formed, never to be in range, so that nothing
  * outside src and dst is touched whatever they hold. A job whose transfer has failed is skipped:
- * `skip` is the result of a transfer that all jobs depend on, skips[i] of one that job i does; either
- * is NULL if there is none. A result counts as it is once the streams that the launch waits for have
- * settled. Both, and what they point to, are host memory, and live until the tick completes. */
+ * skips[i] is the result of the one that job i depends on; `skips` is NULL if there is none. A result counts as it is
+ * once the streams that the launch waits for have settled. The table, and what it points to, are host memory, and
+ * live until the tick completes. */
 typedef struct mp_kernel_decode_args {
-    const mp_decode_job *jobs; /* [host] [n_jobs] */
-    const _Atomic int32_t *skip;
+    const mp_decode_job *jobs;           /* [host] [n_jobs] */
     const _Atomic int32_t *const *skips; /* [n_jobs] */
     uint32_t n_jobs;
 } mp_kernel_decode_args;
 
 static inline bool mp_decode_skips(const mp_kernel_decode_args *args, uint32_t job)
 {
-    return (args->skip && atomic_load(args->skip)) ||
-           (args->skips && atomic_load(args->skips[job]));
+    return args->skips && atomic_load(args->skips[job]);
 }
 
 /* A dense product: out[r] = w x[r] + bias. Its operands and the order of its sums are those of one

@@ -79,12 +79,15 @@ mp_tick machine_decode(mp_device *device, mp_stream *stream, uint64_t elements,
 {
     /* Tables live until their ticks: more launches than this are never under way. */
     static mp_decode_job jobs[1024];
+    static const _Atomic int32_t *skips[1024];
     static uint32_t next;
-    mp_decode_job *job = &jobs[next++ % (sizeof jobs / sizeof *jobs)];
+    const uint32_t at = next++ % (sizeof jobs / sizeof *jobs);
+    mp_decode_job *job = &jobs[at];
     *job = (mp_decode_job){.elements = elements,
                            .form = MOEPAGE_FORM_EXPH,
                            .dtype = MOEPAGE_DTYPE_BF16};
-    mp_kernel_decode_args args = {.jobs = job, .n_jobs = 1, .skip = skip};
+    skips[at] = skip;
+    mp_kernel_decode_args args = {.jobs = job, .n_jobs = 1, .skips = skip ? &skips[at] : NULL};
     mp_tick tick = 0;
     assert_int_equal(device->ops->launch(stream, MP_KERNEL_DECODE, &args, &tick), MOEPAGE_OK);
     return tick;
