@@ -35,8 +35,8 @@ bool mp_cuda_experts_aligned(const mp_gpu_experts_args *half, uint64_t weights,
 moepage_status mp_cuda_launch_experts(mp_cuda *cuda, mp_cu_stream stream,
                                       const mp_kernel_experts_args *host,
                                       const mp_kernel_experts_args *gpu);
-/* `given_up`: a word of device memory, or NULL: y is filled with NaN if it is not 0. */
-/* `host`: NULL if the tables are in device memory. */
+/* `given_up`: a word of device memory, or NULL: y is filled with NaN if it is not 0. `host`: NULL if the tables are
+ * in device memory. */
 moepage_status mp_cuda_launch_combine(mp_cuda *cuda, mp_cu_stream stream,
                                       const mp_kernel_combine_args *host,
                                       const mp_kernel_combine_args *gpu, const uint32_t *given_up);

@@ -1844,7 +1844,8 @@ MOEPAGE_API moepage_status moepage_paged_materialise(moepage_paged *paged, uint3
 MOEPAGE_API moepage_status moepage_paged_acquire(moepage_paged *paged, uint32_t layer,
                                                  void *stream);
 
-/* Ends the reading of a layer: work submitted to `stream` so far is the last to read it. The layer
+/* Ends the reading of a layer: work submitted to `stream` so far is the last to read it. `stream` is the one that
+ * acquired it, or one that waits for that. The layer
  * may be acquired again as long as no other has taken its buffer over. STATE if it is not acquired;
  * after a failure it still is. [one] */
 MOEPAGE_API moepage_status moepage_paged_release(moepage_paged *paged, uint32_t layer,

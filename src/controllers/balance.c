@@ -22,25 +22,27 @@ static moepage_status check(const struct moepage_paged *paged, const struct moep
 }
 
 /* KV gets its peak and the headroom, but what it has in use at least, and no more than the buffers leave; then
- * come as many images as fit, and KV gets what is left. */
-static division divide(const struct moepage_paged *paged, const mp_kv_shape *shape,
-                       const mp_kv_survey *kv, double headroom)
+ * come as many images as fit, and KV gets what is left. Returns false if not even one granule is. */
+static bool divide(const struct moepage_paged *paged, const mp_kv_shape *shape,
+                   const mp_kv_survey *kv, double headroom, division *out)
 {
-    const uint64_t left = paged->home->arena.bytes - mp_paged_bytes(paged, 0);
-    const uint64_t round = mp_paged_bytes(paged, 1) - mp_paged_bytes(paged, 0);
-    const uint64_t most = left / shape->granule_bytes;
+    const uint64_t all = mp_arena_divisible(&paged->home->arena), least = mp_paged_bytes(paged, 0);
+    const uint64_t left = all > least ? all - least : 0, most = left / shape->granule_bytes;
     uint64_t wanted = (uint64_t)ceil((double)kv->burst_peak * (1 + headroom));
     wanted = wanted > kv->used ? wanted : kv->used;
     uint64_t granules = mp_kv_shape_granules(shape, wanted ? wanted : 1);
     granules = granules < most ? granules : most;
-    division to = {.granules = granules};
-    while (round && to.compressed < paged->n_experts &&
-           mp_paged_bytes(paged, to.compressed + 1) - mp_paged_bytes(paged, 0) <=
-               left - granules * shape->granule_bytes)
-        to.compressed++;
-    to.granules = (left - (mp_paged_bytes(paged, to.compressed) - mp_paged_bytes(paged, 0))) /
-                  shape->granule_bytes;
-    return to;
+    *out = (division){.granules = granules};
+    if (!most)
+        return false;
+    if (mp_paged_bytes(paged, 1) > least) /* some can be kept compressed */
+        while (out->compressed < paged->n_experts &&
+               mp_paged_bytes(paged, out->compressed + 1) - least <=
+                   left - granules * shape->granule_bytes)
+            out->compressed++;
+    out->granules =
+        (left - (mp_paged_bytes(paged, out->compressed) - least)) / shape->granule_bytes;
+    return true;
 }
 
 /* The side that shrinks goes first. */
@@ -67,7 +69,9 @@ moepage_status mp_balance(struct moepage_paged *paged, struct moepage_kv_pool *k
         return status;
     const mp_kv_survey now = mp_kv_pool_look(kv);
     const uint32_t compressed = mp_paged_compressed(paged);
-    const division to = divide(paged, shape, &now, headroom);
+    division to;
+    if (!divide(paged, shape, &now, headroom, &to))
+        to = (division){compressed, now.blocks / shape->blocks_per_granule};
     uint64_t blocks = to.granules * shape->blocks_per_granule;
     bool here = to.compressed == compressed && blocks == now.blocks;
     if (!here)

@@ -78,6 +78,8 @@ void paged_rig_open_device(paged_rig *rig, const bank_shape *shape, const paged_
                                     .threads = 2,
                                     .io_threads = 2,
                                     .budget_bytes = arena + WORKSPACE_BYTES,
+                                    .max_budget_bytes =
+                                        config->roomy ? 2 * arena + WORKSPACE_BYTES : 0,
                                     .workspace_bytes = WORKSPACE_BYTES};
     if (rig->where == PAGED_LATE) {
         rig->device = late_home_open(&device, shape->callback || shape->pack_forms);

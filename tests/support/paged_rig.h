@@ -32,6 +32,7 @@ typedef struct paged_rig_config {
     uint32_t bus_form;
     uint32_t compressed; /* experts of each layer */
     uint32_t host_tier;  /* experts that it has room for */
+    bool roomy;          /* the device's budget could be twice as large */
 } paged_rig_config;
 
 /* Opens model and device, with an arena of exactly what creation takes, and creates the PagedTensor. */

@@ -247,10 +247,9 @@ static moepage_controller_report balance(void)
     return report;
 }
 
-static void test_paged_shares_the_arena_with_kv(void **state)
+static void share_the_arena(bool roomy)
 {
-    (void)state;
-    paged_rig_open(&rig, &coded, &(paged_rig_config){.compressed = 4});
+    paged_rig_open(&rig, &coded, &(paged_rig_config){.compressed = 4, .roomy = roomy});
     paged_rig_resize(&rig, 0);
     open_kv(4);
     begin(2);
@@ -289,6 +288,18 @@ static void test_paged_shares_the_arena_with_kv(void **state)
     paged_rig_close(&rig);
 }
 
+static void test_paged_shares_the_arena_with_kv(void **state)
+{
+    (void)state;
+    share_the_arena(false);
+}
+
+static void test_paged_shares_no_more_than_the_budget_of_the_moment(void **state)
+{
+    (void)state;
+    share_the_arena(true);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -299,6 +310,7 @@ int main(void)
         cmocka_unit_test(test_paged_compressed_experts_are_refused_with_a_reason),
         cmocka_unit_test(test_paged_host_tier_keeps_what_is_needed_soonest),
         cmocka_unit_test(test_paged_shares_the_arena_with_kv),
+        cmocka_unit_test(test_paged_shares_no_more_than_the_budget_of_the_moment),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
