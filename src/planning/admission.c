@@ -7,6 +7,7 @@
 #define GAIN 0.02       /* of a few more, to be kept */
 #define LOSS 0.1        /* at which an attempt is given up at once, */
 #define LOSS_STEPS 8.0  /* after so many steps */
+#define HEAVY_LOSS 0.5  /* at which it is given up as soon as the rate is known */
 #define LEAST_STEPS 3.0 /* that a level's rate is known by */
 #define LONGEST_WAIT 32u
 #define HURRY 0.25     /* at which no burst's end is waited for, */
@@ -99,9 +100,10 @@ static bool lower(mp_admission *admission, uint32_t top, double margin)
 static bool is_lost(const mp_admission *admission, uint32_t sequences)
 {
     const mp_admission_level *level = &admission->levels[level_of(sequences)];
-    if (!admission->tried || sequences <= admission->tried || level->steps < LOSS_STEPS)
+    const double before = mp_admission_rate(admission, admission->tried);
+    if (!admission->tried || sequences <= admission->tried || !is_known(level))
         return false;
-    return rate(level) < mp_admission_rate(admission, admission->tried) * (1 - LOSS);
+    return rate(level) < before * (level->steps < LOSS_STEPS ? 1 - HEAVY_LOSS : 1 - LOSS);
 }
 
 void mp_admission_step(mp_admission *admission, uint32_t sequences, uint64_t wall_ns,
@@ -143,6 +145,7 @@ static bool holds(const mp_admission *admission)
     return at > all / 2;
 }
 
+/* Up to the end of a level, since numbers of one level cannot be told apart. */
 static void try_more(mp_admission *admission)
 {
     if (admission->wait) {
@@ -150,7 +153,7 @@ static void try_more(mp_admission *admission)
         return;
     }
     admission->tried = admission->limit;
-    admission->limit += admission->stride;
+    admission->limit = most_of(level_of(admission->limit + admission->stride));
 }
 
 /* Judges an attempt at more once it has run. */

@@ -170,6 +170,20 @@ static void test_admission_follows_a_machine_that_changes(void **state)
     }
 }
 
+/* Levels of several numbers are no ceiling: a load that was limited to one of theirs comes out of it. */
+static void test_admission_climbs_where_numbers_share_a_level(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 10; seed++) {
+        host h = open_host(40, MOST, seed);
+        (void)share_of_best(&h, 40);
+        assert_true(h.limit > 32 && h.limit < 64);
+        h.machine.knee = 120;
+        (void)share_of_best(&h, 100);
+        assert_true(share_of_best(&h, 60) >= 0.9);
+    }
+}
+
 static void test_admission_knows_rates_by_number(void **state)
 {
     (void)state;
@@ -193,6 +207,7 @@ int main(void)
         cmocka_unit_test(test_admission_sets_no_limit_where_more_is_faster),
         cmocka_unit_test(test_admission_leaves_a_light_load_alone),
         cmocka_unit_test(test_admission_follows_a_machine_that_changes),
+        cmocka_unit_test(test_admission_climbs_where_numbers_share_a_level),
         cmocka_unit_test(test_admission_knows_rates_by_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
