@@ -178,8 +178,8 @@ static void see_step(mp_watch *watch, const mp_watch_step *step)
     double busy_ns = (double)(step->wall_ns - stall_ns);
     pthread_mutex_lock(&controller->lock);
     controller->steps++;
-    if (step->decode && step->layers && step->tokens)
-        mp_admission_step(&controller->admission, step->tokens, step->wall_ns, step->stall_ns);
+    if (step->decodes && step->layers)
+        mp_admission_step(&controller->admission, step->decodes, step->wall_ns, step->stall_ns);
     if (step->misses && step->stall_ns)
         mp_rate_add(&controller->miss_ns, (double)step->misses, (double)step->stall_ns);
     if (step->prefill && step->layers && is_long_prefill(controller, step->tokens)) {

@@ -10,9 +10,9 @@
 /* One step of a session. */
 typedef struct mp_watch_step {
     uint32_t tokens;
-    uint32_t layers; /* routed */
-    bool prefill;    /* prefill alone */
-    bool decode;     /* decode alone: a token for each sequence */
+    uint32_t layers;  /* routed */
+    bool prefill;     /* prefill alone */
+    uint32_t decodes; /* named sequences, in a step of decode alone; else 0 */
     uint64_t wall_ns;
     uint64_t stall_ns; /* for absent experts */
     bool

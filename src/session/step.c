@@ -70,13 +70,16 @@ static void mark_scan_tokens(struct moepage_session *session, const moepage_step
 
 static void note_phase(mp_step_view *open, const moepage_step *step)
 {
+    open->decodes = 0;
     open->prefill = step->n_sequences > 0 || step->phase == MOEPAGE_PHASE_PREFILL;
     open->decode = step->n_sequences > 0 || step->phase == MOEPAGE_PHASE_DECODE;
     for (uint32_t i = 0; i < step->n_sequences; i++) {
         bool prefill = step->sequences[i].phase == MOEPAGE_PHASE_PREFILL;
         open->prefill &= prefill;
         open->decode &= !prefill || step->sequences[i].n_tokens == 0;
+        open->decodes += step->sequences[i].n_tokens > 0;
     }
+    open->decodes = open->decode ? open->decodes : 0;
 }
 
 moepage_status mp_session_begin(struct moepage_session *session, const moepage_step *step)
@@ -165,7 +168,7 @@ static void tell_watch(const mp_step_view *step)
         .tokens = (uint32_t)stats->tokens,
         .layers = (uint32_t)stats->layers,
         .prefill = step->prefill,
-        .decode = step->decode,
+        .decodes = step->decodes,
         .wall_ns = stats->wall_ns,
         .stall_ns = stats->stall_ns,
         .unseen = step->async,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "control_rig.h"
+#include "controllers/controller.h"
 #include "kv/kv.h"
 #include "testing.h"
 
@@ -415,6 +416,45 @@ static void test_controller_target_limits_what_is_admitted(void **state)
     control_rig_close(&f);
 }
 
+/* A step of decode with three tokens for each sequence, as when drafts are verified. */
+static void step_of_three(fixture *f, const moepage_seq *seqs, uint32_t n)
+{
+    moepage_step_sequence sequences[4];
+    const int32_t ids[12] = {0};
+    const float weights[12] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        sequences[i] = (moepage_step_sequence){.seq = seqs[i], .n_tokens = 3};
+    moepage_step step = {.struct_size = sizeof step,
+                         .n_tokens = 3 * n,
+                         .n_sequences = n,
+                         .sequences = sequences};
+    moepage_routing routing = {.struct_size = sizeof routing,
+                               .top_k = 1,
+                               .ids = ids,
+                               .weights = weights};
+    moepage_plan plan = {.struct_size = sizeof plan};
+    assert_int_equal(moepage_session_begin(f->session, &step), MOEPAGE_OK);
+    assert_int_equal(moepage_session_route(f->session, 0, &routing, &plan), MOEPAGE_OK);
+    assert_int_equal(moepage_session_retire(f->session, 0), MOEPAGE_OK);
+    assert_int_equal(moepage_session_end(f->session, NULL), MOEPAGE_OK);
+}
+
+/* What is measured is by the number that admission counts. */
+static void test_controller_measures_by_sequences_not_tokens(void **state)
+{
+    (void)state;
+    fixture f;
+    open_fixture(&f, MOEPAGE_SCOPE_GLOBAL, 16, 40);
+    control_rig_attach(&f, (moepage_controller_config){.mode = MOEPAGE_CONTROL_OBSERVE,
+                                                       .admission = 1});
+    const moepage_seq seqs[] = {control_rig_sequence(&f, 1), control_rig_sequence(&f, 1)};
+    for (uint32_t i = 0; i < 8; i++)
+        step_of_three(&f, seqs, 2);
+    assert_true(mp_admission_rate(&f.controller->admission, 2) > 0);
+    assert_true(mp_admission_rate(&f.controller->admission, 6) == 0);
+    control_rig_close(&f);
+}
+
 static void test_controller_refuses_what_cannot_be(void **state)
 {
     (void)state;
@@ -467,6 +507,7 @@ int main(void)
         cmocka_unit_test(test_controller_gives_a_move_up_that_an_open_plan_holds),
         cmocka_unit_test(test_controller_says_when_no_split_is_feasible),
         cmocka_unit_test(test_controller_target_limits_what_is_admitted),
+        cmocka_unit_test(test_controller_measures_by_sequences_not_tokens),
         cmocka_unit_test(test_controller_refuses_what_cannot_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
