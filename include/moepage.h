@@ -1024,7 +1024,8 @@ typedef struct moepage_kv_admission {
     uint64_t free_blocks;
     /* Since 0.8: the most sequences that should run at once, of a controller with `admission`; 0 = no limit. And
      * those that do, if there is a limit: those of each session's last step, and those that have been created or
-     * swapped in since. */
+     * swapped in and in no step since. KV that is kept for later may so count until it is swapped out or freed, or
+     * a step is without it: a host with nothing to run lets one run whatever `fits` says of the limit. */
     uint32_t target_running;
     uint32_t running;
 } moepage_kv_admission;
@@ -1600,8 +1601,9 @@ typedef struct moepage_controller_config {
     uint32_t theta_permille; /* PLANNER: at most 1000; 0 = 900 */
     uint32_t max_samples;    /* keys whose reuse is tracked, per stream, at least 16; 0 = 16384 */
     /* 1: it also decides how many sequences run at once (WiSP 1, working-set admission), by the tokens per second
-     * that it has measured with each number: moepage_kv_admit heeds it, and KV's floor is that of so many. Needs a
-     * KV pool, and steps that name their sequences. 0: `concurrency` is the host's. Since 0.8. */
+     * that it has measured with each number: moepage_kv_admit heeds it, and KV's floor is that of so many, as long as
+     * those in steps have been, once it has decided. Needs a KV pool, and steps that name their sequences. 0:
+     * `concurrency` is the host's. Since 0.8. */
     uint32_t admission;
 } moepage_controller_config;
 

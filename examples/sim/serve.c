@@ -164,13 +164,14 @@ static int admit_next(sim_host *host, bool *goes_on)
     return code;
 }
 
-/* Asks the KV pool whether one more should run. */
+/* Asks the KV pool whether one more should run. Where none runs one may: the pool does not know that those of the last
+ * step have ended, if their KV is kept for another turn. */
 static int may_run(const sim_host *host, bool *out)
 {
     uint64_t none = 0;
     moepage_kv_admission answer = {.struct_size = sizeof answer};
     *out = host->n_running + host->n_preempted < host->config->concurrency;
-    if (!host->config->admission || !*out)
+    if (!host->config->admission || !host->n_running || !*out)
         return RUN_OK;
     if (moepage_kv_admit(host->stack.kv, &none, 1, &answer))
         return fail_library(RUN_FAILED, "asking to run one more");

@@ -51,6 +51,19 @@ static void open_machine(sim_machine *machine)
     assert_int_equal(mp_sim_profile_read(path, &machine->profile), MOEPAGE_OK);
 }
 
+/* A hundredth of the bandwidth: steps stall for most of their time. */
+static void slow_bus(sim_machine *machine)
+{
+    static const char key[] = "\"bus_bytes_per_s\": 1000000000";
+    char profile[] = PROFILE;
+    memset(strstr(profile, key) + sizeof key - 3, ' ', 2);
+    FILE *file = fopen(machine->path, "w");
+    assert_non_null(file);
+    assert_int_equal(fwrite(profile, 1, strlen(profile), file), strlen(profile));
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(mp_sim_profile_read(machine->path, &machine->profile), MOEPAGE_OK);
+}
+
 /* So many layers of `experts`, with room for `slots` of them and `blocks` KV blocks. */
 static void rig_open(rig *r, uint32_t layers, uint32_t experts, uint32_t top_k, uint64_t slots,
                      uint64_t blocks)
@@ -532,6 +545,34 @@ static void test_serve_online_follows_a_shift(void **state)
     rig_close(&r);
 }
 
+/* Sessions that have ended a turn are in the last step, and stay: the next turn begins all the same. */
+static void test_serve_admits_a_turn_when_none_runs(void **state)
+{
+    (void)state;
+    static sim_arm_run online;
+    rig r;
+    rig_open(&r, 4, 16, TOP_K, 12, 200);
+    moepage_controller_config control = {.struct_size = sizeof control, .burst_steps = 8};
+    sim_closed_loop loop = {.clients = 4,
+                            .sessions = 1,
+                            .turns = 12,
+                            .prompt_tokens = 20,
+                            .turn_tokens = 1,
+                            .output_tokens = 20,
+                            .think_ns = 1000000000};
+    use_loop(&r, &loop);
+    r.config.concurrency = 4;
+    r.config.admission = true;
+    r.config.stack.controller = &control;
+    slow_bus(&r.machine);
+    const mp_split start = {.experts = 12, .kv = 200};
+    assert_int_equal(sim_online_run(&r.config, &start, MOEPAGE_CONTROL_OBSERVE, &online), DONE);
+    assert_true(online.result.control.target_running > 0);
+    assert_int_equal(online.result.jobs, r.jobs.n);
+    sim_arm_run_free(&online);
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -550,6 +591,7 @@ int main(void)
         cmocka_unit_test(test_serve_says_what_does_not_start),
         cmocka_unit_test(test_serve_configures_what_the_oracle_finds),
         cmocka_unit_test(test_serve_online_follows_a_shift),
+        cmocka_unit_test(test_serve_admits_a_turn_when_none_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
