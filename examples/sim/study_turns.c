@@ -24,10 +24,10 @@ static const model models[] = {{"rtx4090", "olmoe-1b-7b"},
                                {"rtx4090", "gpt-oss-20b"},
                                {"h100-pcie5", "qwen3-30b-a3b"}};
 static const uint32_t prompts[] = {256, 2048};
-static const double loads[] = {0.3, 0.6, 0.8, 0.95}; /* of the best capacity */
+static const double loads[] = {0.3, 0.6, 0.9}; /* of the best capacity */
 
-static const uint32_t running[] = {1, 2, 3, 4, 6, MOST_RUNNING};
-static const double fractions[] = {0.3, 0.5, 0.7, 0.8, 0.9, 0.95}; /* of the budget, for experts */
+static const uint32_t running[] = {1, 2, 4, MOST_RUNNING};
+static const double fractions[] = {0.5, 0.7, 0.9, 0.95}; /* of the budget, for experts */
 static const uint32_t regimes[] = {MOEPAGE_REGIME_CACHE, MOEPAGE_REGIME_STREAM,
                                    MOEPAGE_REGIME_AUTO};
 
@@ -205,7 +205,7 @@ int sim_study_turns(bool brief, uint64_t seed, sim_findings *out)
         "count",
         OUTPUT_TOKENS, JOBS, WARM_JOBS);
     sim_set(out,
-            "oracle: 1 to %u running, 0.3 to 0.95 of the budget for experts, each regime; load: of "
+            "oracle: 1 to %u running, 0.5 to 0.95 of the budget for experts, each regime; load: of "
             "its best throughput",
             MOST_RUNNING);
     for (size_t i = 0; i < (brief ? 1 : COUNT(models)) && !code; i++)

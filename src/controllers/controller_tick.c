@@ -104,7 +104,7 @@ static void set_floor(struct moepage_controller *controller)
 {
     const uint32_t target = mp_controller_target(controller);
     const uint64_t floor = target ? floor_of(controller, target) : 0;
-    bool little = floor && floor <= controller->target_floor &&
+    bool little = floor && floor < controller->target_floor &&
                   controller->target_floor - floor <= controller->target_floor / 4;
     if (little && ++controller->floor_held < FLOOR_BURSTS)
         return;

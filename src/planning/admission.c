@@ -82,8 +82,9 @@ static void set_limit(mp_admission *admission, uint32_t limit)
     admission->vain = 2 * admission->vain < LONGEST_WAIT ? 2 * admission->vain : LONGEST_WAIT;
 }
 
-/* Lowers the limit if fewer than those of level `top` are known to be faster by `margin`, or might be. */
-static bool lower(mp_admission *admission, uint32_t top, double margin)
+/* Leaves level `top` if fewer are known to be faster by `margin`, for the fastest, or might be, for half as many.
+ * Returns true if that is where the limit is now. */
+static bool leave(mp_admission *admission, uint32_t top, double margin)
 {
     const mp_admission_level *at = &admission->levels[top];
     uint32_t best = fastest(admission, top), half = most_of(top) / 2, to = 0;
@@ -119,7 +120,7 @@ void mp_admission_step(mp_admission *admission, uint32_t sequences, uint64_t wal
     if (is_lost(admission, sequences))
         set_limit(admission, admission->tried);
     else if (level->recent_steps % HURRY_STEPS == 0)
-        (void)lower(admission, level_of(sequences), HURRY);
+        (void)leave(admission, level_of(sequences), HURRY);
 }
 
 /* ---- a burst's end ---- */
@@ -162,7 +163,11 @@ static void judge(mp_admission *admission)
     double before = mp_admission_rate(admission, admission->tried);
     double now = mp_admission_rate(admission, admission->limit);
     if (now == 0)
-        return; /* the load has not come to it yet */
+        return;        /* the load has not come to it yet */
+    if (before == 0) { /* it came so late that nothing is left to compare with */
+        admission->tried = 0;
+        return;
+    }
     if (now > before * (1 + GAIN)) {
         admission->vain = 1;
         admission->wait = 0;
@@ -176,7 +181,7 @@ static void judge(mp_admission *admission)
 static void decide(mp_admission *admission)
 {
     uint32_t top = busiest(admission);
-    if (!top || !is_known(&admission->levels[top]) || lower(admission, top, MARGIN))
+    if (!top || !is_known(&admission->levels[top]) || leave(admission, top, MARGIN))
         return;
     if (admission->tried)
         judge(admission);
