@@ -135,6 +135,8 @@ static const op_case cases[] = {
     {'x',
      "cvta.shared.u64 %rd21, %rd10; cvta.shared.u64 %rd22, %rd11; sub.s64 %rd20, %rd22, %rd21;", 0,
      40, 0, 40},
+    {'x', "cvta.param.u64 %rd21, %rd10; cvta.param.u64 %rd22, %rd11; sub.s64 %rd20, %rd22, %rd21;",
+     0x1000, 0x1040, 0, 0x40},
     {'x', "cvta.to.global.u64 %rd20, %rd10;", 0x7f0012345678, 0, 0, 0x7f0012345678},
     {'x', "mov.u64 %rd20, %globaltimer;", 0, 0, 0, 123456789},
     /* Comparisons */
