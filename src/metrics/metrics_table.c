@@ -312,6 +312,11 @@ const mp_metric mp_metric_table[] = {
      CONTROLLER(rho)},
     {GAUGE("moepage_controller_device_ratio", "The planner's alpha: experts in device memory"),
      RATIO, CONTROLLER(alpha)},
+    {GAUGE("moepage_controller_target_sequences",
+           "Sequences that should run at once; 0 = no limit"),
+     CONTROLLER(target_running)},
+    {GAUGE("moepage_controller_target_tokens_per_second", "Measured with so many; 0 = not known"),
+     RATIO, CONTROLLER(target_tokens_per_s)},
 
     {GAUGE("moepage_predictor_info", "1, with the predictor's name"),
      INFO(MP_METRICS_OF_PREDICTOR, describe_predictor)},
