@@ -2,10 +2,8 @@
  * between them, which has no memory. */
 #include "arena/arena.h"
 
-#include <assert.h>
-#include <stdio.h>
-
 #include "base/status.h"
+#include <assert.h>
 
 static const char *const side_names[MP_SIDES] = {"expert", "KV"};
 
@@ -120,13 +118,12 @@ static moepage_status move_hole(mp_arena *arena, uint64_t first, uint64_t end)
         arena->hole_end = end;
         return MOEPAGE_OK;
     }
-    char kept[512];
-    snprintf(kept, sizeof kept, "%s", moepage_last_error());
+    const mp_kept_error kept = mp_error_keep();
     if (first < was_first && !back(arena, first, was_first))
         arena->hole_first = was_first;
     if (end > was_end && !back(arena, was_end, end))
         arena->hole_end = was_end;
-    return mp_fail(status, "%s", kept);
+    return mp_fail_kept(status, &kept);
 }
 
 /* Moves the hole out of the way of what the sides are to own. */

@@ -68,6 +68,21 @@ moepage_status mp_fail_within(moepage_status status, const char *format, ...)
     return status;
 }
 
+_Static_assert(sizeof((mp_kept_error){0}.sentence) == MP_ERROR_BYTES, "a sentence is kept whole");
+
+mp_kept_error mp_error_keep(void)
+{
+    mp_kept_error kept;
+    memcpy(kept.sentence, last_error, sizeof kept.sentence);
+    return kept;
+}
+
+moepage_status mp_fail_kept(moepage_status status, const mp_kept_error *kept)
+{
+    memcpy(last_error, kept->sentence, sizeof last_error);
+    return status;
+}
+
 uint32_t moepage_version(void)
 {
     return MOEPAGE_VERSION;

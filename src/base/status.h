@@ -19,4 +19,12 @@ void mp_error_set_list(const char *format, va_list args) __attribute__((format(p
 moepage_status mp_fail_within(moepage_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* Keep the recorded sentence while cleaning up may record others, and record it again; `status` is
+ * returned. */
+typedef struct mp_kept_error {
+    char sentence[512];
+} mp_kept_error;
+mp_kept_error mp_error_keep(void);
+moepage_status mp_fail_kept(moepage_status status, const mp_kept_error *kept);
+
 #endif

@@ -2,8 +2,6 @@
  * closed in reverse. */
 #include "engine/engine.h"
 
-#include <stdio.h>
-
 #include "base/alloc.h"
 #include "base/status.h"
 
@@ -159,10 +157,9 @@ moepage_status moepage_engine_begin(moepage_engine *engine, uint32_t n_tokens)
 /* Closes a layer whose experts could not be run; keeps the failure's sentence. */
 static moepage_status give_up_layer(moepage_engine *engine, uint32_t layer, moepage_status status)
 {
-    char kept[512];
-    snprintf(kept, sizeof kept, "%s", moepage_last_error());
+    const mp_kept_error kept = mp_error_keep();
     moepage_session_retire(engine->session, layer);
-    return mp_fail(status, "%s", kept);
+    return mp_fail_kept(status, &kept);
 }
 
 moepage_status moepage_engine_experts(moepage_engine *engine, uint32_t layer, uint32_t top_k,

@@ -1,8 +1,6 @@
 /* A budget that moves: what has to leave, in which order, and what comes back. */
 #include "split/budget.h"
 
-#include <stdio.h>
-
 #include "base/status.h"
 #include "planning/follow.h"
 
@@ -159,12 +157,11 @@ static void abandon(struct moepage_device *home)
 static moepage_status grow(struct moepage_device *home, uint64_t budget, void *stream)
 {
     const bool grows = budget > home->ledger.limit;
-    char kept[512];
     abandon(home);
     moepage_status status = grows ? mp_home_grow(home, budget) : MOEPAGE_OK;
-    snprintf(kept, sizeof kept, "%s", moepage_last_error());
+    const mp_kept_error kept = mp_error_keep();
     give_back(home, stream, grows && !status);
-    return status ? mp_fail(status, "%s", kept) : MOEPAGE_OK;
+    return status ? mp_fail_kept(status, &kept) : MOEPAGE_OK;
 }
 
 /* ---- shrinking ---- */
@@ -196,10 +193,9 @@ static moepage_status shrink(struct moepage_device *home, uint64_t budget, void 
     if (!status)
         status = carry_out(home, &plan, stream);
     if (status && status != MOEPAGE_E_BUSY) {
-        char kept[512];
-        snprintf(kept, sizeof kept, "%s", moepage_last_error());
+        const mp_kept_error kept = mp_error_keep();
         (void)grow(home, home->ledger.limit, stream);
-        return mp_fail(status, "%s", kept);
+        return mp_fail_kept(status, &kept);
     }
     return status;
 }
