@@ -25,19 +25,6 @@ moepage_status mp_paged_claim(struct moepage_paged *paged, uint32_t compressed)
                            mp_paged_bytes(paged, compressed) / paged->home->device->view_bytes);
 }
 
-static moepage_status check(const struct moepage_paged *paged, uint32_t compressed)
-{
-    if (compressed > paged->n_experts)
-        return mp_fail(MOEPAGE_E_ARGUMENT, "%u compressed experts per layer: a layer has %u",
-                       compressed, paged->n_experts);
-    if (compressed && !mp_images_possible(paged->transfer))
-        return mp_fail(
-            MOEPAGE_E_UNSUPPORTED,
-            "experts cannot be kept compressed: the model does not store them as EXPH, or "
-            "the PagedTensor has no staging because it was created without that form");
-    return MOEPAGE_OK;
-}
-
 /* Images that go are decoded from no more; BUSY until the last decoding is done. */
 static moepage_status shrink(struct moepage_paged *paged, uint32_t compressed)
 {
@@ -61,7 +48,8 @@ moepage_status mp_paged_resize(struct moepage_paged *paged, uint32_t compressed)
 {
     pthread_mutex_lock(&paged->lock);
     pthread_mutex_lock(&paged->loads);
-    moepage_status status = check(paged, compressed);
+    moepage_status status =
+        compressed ? mp_images_check(paged->transfer, compressed, "the PagedTensor") : MOEPAGE_OK;
     if (!status)
         status = compressed < mp_images_rounds(paged->transfer) ? shrink(paged, compressed)
                                                                 : grow(paged, compressed);

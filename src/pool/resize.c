@@ -63,14 +63,7 @@ static moepage_status check_images(const struct moepage_expert_pool *pool, const
 {
     if (to->compressed == mp_images_rounds(pool->transfers[0]))
         return MOEPAGE_OK;
-    if (!mp_images_possible(pool->transfers[0]))
-        return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                       "experts cannot be kept compressed: the model does not store them as EXPH, "
-                       "or the pool has no staging because it was created without that form");
-    if (to->compressed > pool->experts)
-        return mp_fail(MOEPAGE_E_ARGUMENT, "%u compressed experts per layer: a layer has %u",
-                       to->compressed, pool->experts);
-    return MOEPAGE_OK;
+    return mp_images_check(pool->transfers[0], to->compressed, "the pool");
 }
 
 static uint32_t high_per_layer(const struct moepage_expert_pool *pool, uint32_t slots)

@@ -63,6 +63,19 @@ bool mp_images_possible(const mp_transfer *transfer)
     return transfer->compressed.unit > 0;
 }
 
+moepage_status mp_images_check(const mp_transfer *transfer, uint32_t compressed, const char *owner)
+{
+    if (!mp_images_possible(transfer))
+        return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                       "experts cannot be kept compressed: the model does not store them as EXPH, "
+                       "or %s has no staging because it was created without that form",
+                       owner);
+    if (compressed > transfer->experts)
+        return mp_fail(MOEPAGE_E_ARGUMENT, "%u compressed experts per layer: a layer has %u",
+                       compressed, transfer->experts);
+    return MOEPAGE_OK;
+}
+
 uint64_t mp_images_bytes(const mp_transfer *transfer)
 {
     return transfer->compressed.unit;

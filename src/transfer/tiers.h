@@ -88,6 +88,9 @@ double mp_transfer_bus_ns(const mp_transfer *transfer);
 bool mp_images_possible(const mp_transfer *transfer);
 uint64_t mp_images_bytes(const mp_transfer *transfer);
 bool mp_transfer_decodes(const mp_transfer *transfer);
+/* Checks that so many experts of each layer can be kept compressed; ARGUMENT, UNSUPPORTED. `owner`: of the
+ * transfers, for the sentence. No lock. */
+moepage_status mp_images_check(const mp_transfer *transfer, uint32_t compressed, const char *owner);
 /* Return the number of rounds, and of those that may be decoded from. */
 uint32_t mp_images_rounds(const mp_transfer *transfer);
 uint32_t mp_images_usable(const mp_transfer *transfer);
