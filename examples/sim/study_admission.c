@@ -6,7 +6,6 @@
 #include "common/fail.h"
 #include "sim/arms.h"
 #include "sim/study_bench.h"
-#include "sim/study_evictions.h"
 
 #define PROMPT_TOKENS 256u
 #define OUTPUT_TOKENS 64u
@@ -134,23 +133,9 @@ static int run_case(const sim_bench *bench, const load *l, bool burst, bool brie
 static int run_load(const load *l, bool brief, uint64_t seed, sim_findings *out, tally *sums)
 {
     sim_bench bench;
-    sim_trace *trace = NULL;
-    bool recorded = l->model[0] == 'g';
-    int code = sim_bench_open(l->machine, l->model, 1, l->model, seed, &bench);
-    if (!code && recorded) {
-        code = sim_shape_find(l->model, 1, true, &bench.shape);
-        trace = code || !out->traces ? NULL : sim_study_open_trace(out);
-        if (!code && out->traces && !trace)
-            code = RUN_REFUSED;
-    }
-    sim_source *generated = bench.source;
-    if (trace)
-        bench.source = &trace->source;
+    int code = sim_bench_open_recorded(l->machine, l->model, seed, out, &bench);
     for (uint32_t burst = 0; burst < 2 && !code; burst++)
         code = run_case(&bench, l, burst, brief, seed, out, sums);
-    bench.source = generated;
-    if (trace)
-        trace->source.close(&trace->source);
     sim_bench_close(&bench);
     return code;
 }

@@ -2,8 +2,10 @@
 #include "sim/study_bench.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/fail.h"
+#include "sim/study_evictions.h"
 #include "sim/synthetic.h"
 
 int sim_bench_open(const char *machine, const char *model, uint32_t tp, const char *routing,
@@ -19,6 +21,26 @@ int sim_bench_open(const char *machine, const char *model, uint32_t tp, const ch
     if (!code)
         code = sim_synthetic_read(routing, seed, &config);
     return code ? code : sim_synthetic_open(&config, &out->source);
+}
+
+static int open_routes(const sim_findings *study, sim_bench *bench)
+{
+    sim_trace *trace = sim_study_open_trace(study);
+    if (!trace)
+        return RUN_REFUSED;
+    bench->source->close(bench->source);
+    bench->source = &trace->source;
+    return RUN_OK;
+}
+
+int sim_bench_open_recorded(const char *machine, const char *model, uint64_t seed,
+                            const sim_findings *study, sim_bench *out)
+{
+    int code = sim_bench_open(machine, model, 1, model, seed, out);
+    if (code || strcmp(model, "gpt-oss-20b"))
+        return code;
+    code = sim_shape_find(model, 1, true, &out->shape);
+    return code || !study->traces ? code : open_routes(study, out);
 }
 
 void sim_bench_close(sim_bench *bench)

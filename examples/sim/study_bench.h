@@ -18,6 +18,10 @@ typedef struct sim_bench {
 /* `routing`: a generator's description. */
 int sim_bench_open(const char *machine, const char *model, uint32_t tp, const char *routing,
                    uint64_t seed, sim_bench *out);
+/* The same with the model's own generator; of gpt-oss-20b experts are in FP8, and its routes are those of its
+ * trace if the study has been given any. */
+int sim_bench_open_recorded(const char *machine, const char *model, uint64_t seed,
+                            const sim_findings *study, sim_bench *out);
 void sim_bench_close(sim_bench *bench);
 
 /* Returns a configuration without a split and without jobs. */

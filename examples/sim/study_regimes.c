@@ -6,7 +6,6 @@
 #include "common/fail.h"
 #include "sim/arms.h"
 #include "sim/study_bench.h"
-#include "sim/study_evictions.h"
 
 #define PROMPT_TOKENS 256u
 #define OUTPUT_TOKENS 64u
@@ -115,24 +114,10 @@ static int run_batch(const sim_bench *bench, const load *l, uint32_t batch, uint
 static int run_load(const load *l, bool brief, uint64_t seed, sim_findings *out, tally *sums)
 {
     sim_bench bench;
-    sim_trace *trace = NULL;
-    int code = sim_bench_open(l->machine, l->model, 1, l->model, seed, &bench);
-    if (!code && is_of_trace(l)) {
-        code = sim_shape_find(l->model, 1, true, &bench.shape);
-        if (!code && out->traces) {
-            trace = sim_study_open_trace(out);
-            code = trace ? RUN_OK : RUN_REFUSED;
-        }
-    }
-    sim_source *generated = bench.source;
-    if (trace)
-        bench.source = &trace->source;
+    int code = sim_bench_open_recorded(l->machine, l->model, seed, out, &bench);
     for (uint32_t b = 0; b < MOST_BATCHES && l->batches[b] > 0 && !code; b++)
         if (!brief || is_hard(l, l->batches[b]))
             code = run_batch(&bench, l, l->batches[b], seed, out, sums);
-    bench.source = generated;
-    if (trace)
-        trace->source.close(&trace->source);
     sim_bench_close(&bench);
     return code;
 }
