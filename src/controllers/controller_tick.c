@@ -120,7 +120,7 @@ static void begin_burst(struct moepage_controller *controller)
         mp_curve_decay(&controller->kv_reuse.curve, controller->mvwsa.config.decay);
     controller->running_blocks = 0;
     controller->burst_began = controller->steps;
-    (void)mp_admission_burst(&controller->admission);
+    mp_admission_burst(&controller->admission);
     set_floor(controller);
     pthread_mutex_unlock(&controller->lock);
     controller->bursts++;

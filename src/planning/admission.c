@@ -189,7 +189,7 @@ static void decide(mp_admission *admission)
         try_more(admission);
 }
 
-uint32_t mp_admission_burst(mp_admission *admission)
+void mp_admission_burst(mp_admission *admission)
 {
     decide(admission);
     for (uint32_t l = 0; l < MP_ADMISSION_LEVELS; l++) {
@@ -200,5 +200,4 @@ uint32_t mp_admission_burst(mp_admission *admission)
         level->stall_ns *= admission->decay;
         level->recent_ns = level->recent_steps = 0;
     }
-    return admission->limit;
 }

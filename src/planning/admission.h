@@ -50,8 +50,8 @@ void mp_admission_init(mp_admission *admission, double decay);
 void mp_admission_step(mp_admission *admission, uint32_t sequences, uint64_t wall_ns,
                        uint64_t stall_ns);
 
-/* Ends a burst; returns the limit from now on, 0 for none. */
-uint32_t mp_admission_burst(mp_admission *admission);
+/* Ends a burst, and decides. */
+void mp_admission_burst(mp_admission *admission);
 
 /* Returns measured tokens per second with so many sequences; 0 = not known. */
 double mp_admission_rate(const mp_admission *admission, uint32_t sequences);
