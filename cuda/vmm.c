@@ -303,10 +303,11 @@ static moepage_status alloc_arena(mp_cuda *cuda, uint64_t bytes, mp_cuda_arena *
     return alloc_in_one_piece(cuda, bytes, out);
 }
 
-static moepage_status check_none(const mp_cuda *cuda)
+/* Makes the context current, for a device without an arena. */
+static moepage_status enter_for_arena(mp_cuda *cuda)
 {
     if (!cuda->arena)
-        return MOEPAGE_OK;
+        return mp_cuda_enter(cuda);
     return mp_fail(MOEPAGE_E_STATE, "%s: the device has its arena already, and can have one only",
                    cuda->name);
 }
@@ -325,9 +326,7 @@ static void begin_arena(mp_cuda *cuda, mp_cuda_arena *arena, void **out)
 moepage_status mp_cuda_arena_alloc(mp_cuda *cuda, uint64_t bytes, void **out)
 {
     mp_cuda_arena *arena = NULL;
-    moepage_status status = check_none(cuda);
-    if (!status)
-        status = mp_cuda_enter(cuda);
+    moepage_status status = enter_for_arena(cuda);
     if (status)
         return status;
     status = alloc_arena(cuda, bytes, &arena);
@@ -365,9 +364,7 @@ moepage_status mp_cuda_arena_reserve(mp_device *device, uint64_t bytes, void **o
 {
     mp_cuda *cuda = mp_cuda_of(device);
     mp_cuda_arena *arena = NULL;
-    moepage_status status = check_none(cuda);
-    if (!status)
-        status = mp_cuda_enter(cuda);
+    moepage_status status = enter_for_arena(cuda);
     if (status)
         return status;
     if (cuda->has_vmm)
