@@ -91,6 +91,24 @@ static void test_paged_loads_failed_read_shows_without_an_acquire(void **state)
     paged_rig_close(&rig);
 }
 
+/* Acquires layer 0, of whose load the device has refused a part, once it has given its buffer back. */
+static moepage_status acquire_refused(void)
+{
+    paged_rig_await(&rig, 0, MOEPAGE_PAGED_UNMAPPED);
+    moepage_status status = acquire(0);
+    SAYS("layer 0 could not be loaded: the device was told to refuse this");
+    return status;
+}
+
+static void load_again(void)
+{
+    OK(materialise(0));
+    visit(0);
+    visit(1);
+    paged_rig_check(&rig);
+    paged_rig_close(&rig);
+}
+
 /* What is still on its way into the buffer must not come upon the next load. */
 static void test_paged_loads_failed_load_keeps_its_buffer_until_all_has_landed(void **state)
 {
@@ -110,14 +128,8 @@ static void test_paged_loads_failed_load_keeps_its_buffer_until_all_has_landed(v
         REFUSED(materialise(2), BUSY);
         SAYS("still giving its buffer back");
         take_down(&bus);
-        paged_rig_await(&rig, 0, MOEPAGE_PAGED_UNMAPPED);
-        assert_int_not_equal(acquire(0), MOEPAGE_OK);
-        SAYS("layer 0 could not be loaded: the device was told to refuse this");
-        OK(materialise(0));
-        visit(0);
-        visit(1);
-        paged_rig_check(&rig);
-        paged_rig_close(&rig);
+        assert_int_not_equal(acquire_refused(), MOEPAGE_OK);
+        load_again();
     }
 }
 
@@ -138,14 +150,8 @@ static void test_paged_loads_failed_part_of_a_load_waits_for_the_rest(void **sta
     OK(materialise(1));
     REFUSED(materialise(2), BUSY);
     take_down(&bus);
-    paged_rig_await(&rig, 0, MOEPAGE_PAGED_UNMAPPED);
-    REFUSED(acquire(0), DEVICE);
-    SAYS("layer 0 could not be loaded: the device was told to refuse this");
-    OK(materialise(0));
-    visit(0);
-    visit(1);
-    paged_rig_check(&rig);
-    paged_rig_close(&rig);
+    REFUSED(acquire_refused(), DEVICE);
+    load_again();
 }
 
 /* A pass over the layers in which any call may be refused: whatever is refused is tried again. */
