@@ -1018,7 +1018,8 @@ typedef struct moepage_kv_table {
 /* Answer of the admission check. */
 typedef struct moepage_kv_admission {
     uint32_t struct_size;
-    /* 1 when needed_blocks <= free_blocks, and max_sequences and target_running allow it */
+    /* 1 when needed_blocks <= free_blocks, and max_sequences, target_running and a move that a controller with
+     * `admission` is about to make allow it */
     uint32_t fits;
     uint64_t needed_blocks;
     uint64_t free_blocks;
@@ -1594,16 +1595,18 @@ typedef struct moepage_controller_config {
     uint32_t gate_permille;  /* MV_WSA: least predicted gain; 0 = 20 */
     /* MV_WSA: the largest part of the experts' side moved at once; 0 = 250. */
     uint32_t rate_permille;
-    /* MV_WSA, DUAL_RESIZE: experts per layer; smaller moves are not made; 0 = 1. */
+    /* MV_WSA, DUAL_RESIZE: smaller moves are not made: experts per layer, or with `admission` the steps that the
+     * experts' side grows by; 0 = 1. */
     uint32_t dead_zone;
     /* MV_WSA, DUAL_RESIZE, PLANNER: of KV over what was used; 0 = 100. */
     uint32_t headroom_permille;
     uint32_t theta_permille; /* PLANNER: at most 1000; 0 = 900 */
     uint32_t max_samples;    /* keys whose reuse is tracked, per stream, at least 16; 0 = 16384 */
     /* 1: it also decides how many sequences run at once (WiSP 1, working-set admission), by the tokens per second
-     * that it has measured with each number: moepage_kv_admit heeds it, and KV's floor is that of so many, as long as
-     * those in steps have been, once it has decided. Needs a KV pool, and steps that name their sequences. 0:
-     * `concurrency` is the host's. Since 0.8. */
+     * that it has measured with each number: moepage_kv_admit heeds it. MV_WSA then chooses the split with the fewest
+     * jobs in the system instead of the least time for misses, and KV's floor is one longest context. Begin with KV for
+     * no more than that. Needs a KV pool, and steps that name their sequences. 0: `concurrency` is the host's.
+     * Since 0.8. */
     uint32_t admission;
 } moepage_controller_config;
 

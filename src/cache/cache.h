@@ -111,9 +111,9 @@ void mp_cache_release(mp_cache *cache, mp_hold *hold);
 void mp_cache_drain_touches(mp_cache *cache);
 /* Begins a set: replays hits and tells the policy what is routed, before victims are chosen. */
 void mp_cache_begin_set(mp_cache *cache, const mp_hold *holds, uint32_t n);
-/* Ends a set: counts it, and makes it recent in its own order. !`routed`: it was refused. */
-void mp_cache_end_set(mp_cache *cache, const mp_hold *holds, uint32_t n, bool routed);
-/* Ends a set that may have been served in low versions. */
-void mp_cache_end_low_set(mp_cache *cache, const mp_hold *holds, uint32_t n);
+/* Ends a step's set, in slots or perhaps low versions: counts it, and makes it recent in order. !`routed`: refused. */
+void mp_cache_end_set(mp_cache *cache, const mp_hold *holds, uint32_t n, uint32_t decodes,
+                      bool routed);
+void mp_cache_end_low_set(mp_cache *cache, const mp_hold *holds, uint32_t n, uint32_t decodes);
 
 #endif

@@ -26,6 +26,10 @@ void mp_client_reserve(mp_client *client, const uint32_t *reserved, uint32_t wid
 
 /* ---- holding what is there (hits.c) ---- */
 
+/* Begins a step with so many `decodes` (mp_watch_step); what is held from now on is its own. */
+void mp_client_begin_step(mp_client *client, uint32_t decodes);
+uint32_t mp_client_decodes(const mp_client *client);
+
 /* Holds each of the n experts that is resident and returns how many it holds now. If it is
  * all of them, the touch is recorded and nothing is left to do. Lock-free unless the touch
  * ring is full. */

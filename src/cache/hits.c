@@ -26,6 +26,7 @@ static bool record_touches(mp_client *client, const mp_hold *holds, uint32_t n)
     uint32_t head = atomic_load_explicit(&ring->head, memory_order_relaxed);
     ring->words[head++ & ring->mask] = (uint32_t)stamp;
     ring->words[head++ & ring->mask] = (uint32_t)(stamp >> 32);
+    ring->words[head++ & ring->mask] = client->decodes;
     ring->words[head++ & ring->mask] = n;
     for (uint32_t i = 0; i < n; i++)
         ring->words[head++ & ring->mask] = holds[i].key | (holds[i].scan ? TOUCH_SCAN : 0);
@@ -55,6 +56,16 @@ static bool try_hold(const mp_cache *cache, mp_hold *hold)
     hold->address = shard->address[index];
     hold->ready = true;
     return true;
+}
+
+void mp_client_begin_step(mp_client *client, uint32_t decodes)
+{
+    client->decodes = decodes;
+}
+
+uint32_t mp_client_decodes(const mp_client *client)
+{
+    return client->decodes;
 }
 
 static void replay_now(mp_cache *cache)
@@ -228,13 +239,13 @@ static void replay_hits(mp_cache *cache, const mp_touch_ring *ring, uint32_t tai
 static void replay_record(mp_cache *cache, mp_touch_ring *ring)
 {
     uint32_t tail = atomic_load_explicit(&ring->tail, memory_order_relaxed);
-    uint32_t n = word_at(ring, tail + 2);
+    uint32_t decodes = word_at(ring, tail + 2), n = word_at(ring, tail + 3);
     if (!cache->setup.fixed)
         replay_hits(cache, ring, tail, n);
     for (uint32_t i = 0; cache->watch && i < n; i++)
         cache->watch->keys[i] = word_at(ring, tail + MP_TOUCH_HEADER + i) & ~TOUCH_SCAN;
     if (cache->watch)
-        cache->watch->experts(cache->watch, cache->watch->keys, n);
+        cache->watch->experts(cache->watch, cache->watch->keys, n, decodes);
     atomic_store_explicit(&ring->tail, tail + MP_TOUCH_HEADER + n, memory_order_release);
 }
 
@@ -315,14 +326,15 @@ static void keep_pinned(mp_cache *cache, const mp_hold *hold)
         mp_shard_rank(shard, hold->slot, hold->key);
 }
 
-static void tell_watch(mp_cache *cache, const mp_hold *holds, uint32_t n)
+static void tell_watch(mp_cache *cache, const mp_hold *holds, uint32_t n, uint32_t decodes)
 {
     for (uint32_t i = 0; i < n; i++)
         cache->watch->keys[i] = holds[i].key;
-    cache->watch->experts(cache->watch, cache->watch->keys, n);
+    cache->watch->experts(cache->watch, cache->watch->keys, n, decodes);
 }
 
-void mp_cache_end_set(mp_cache *cache, const mp_hold *holds, uint32_t n, bool routed)
+void mp_cache_end_set(mp_cache *cache, const mp_hold *holds, uint32_t n, uint32_t decodes,
+                      bool routed)
 {
     for (uint32_t i = 0; i < n; i++) {
         const mp_hold *hold = &holds[i];
@@ -347,10 +359,10 @@ void mp_cache_end_set(mp_cache *cache, const mp_hold *holds, uint32_t n, bool ro
     }
 
     if (cache->watch && routed && !(n == 1 && holds[0].pin)) /* a single pin is no routed set */
-        tell_watch(cache, holds, n);
+        tell_watch(cache, holds, n, decodes);
 }
 
-void mp_cache_end_low_set(mp_cache *cache, const mp_hold *holds, uint32_t n)
+void mp_cache_end_low_set(mp_cache *cache, const mp_hold *holds, uint32_t n, uint32_t decodes)
 {
     uint64_t stamp = atomic_load(&cache->clock);
     for (uint32_t i = 0; i < n; i++) {
@@ -361,5 +373,5 @@ void mp_cache_end_low_set(mp_cache *cache, const mp_hold *holds, uint32_t n)
             touch(cache, holds[i].key, holds[i].scan, stamp);
     }
     if (cache->watch)
-        tell_watch(cache, holds, n);
+        tell_watch(cache, holds, n, decodes);
 }

@@ -90,12 +90,14 @@ typedef struct mp_touch_ring {
     _Atomic uint32_t tail; /* next to read: the consumer's */
 } mp_touch_ring;
 
-#define MP_TOUCH_HEADER 3u /* words before a record's keys: stamp low, stamp high, number of keys */
+/* Words before a record's keys: stamp low, stamp high, the client's decodes, number of keys. */
+#define MP_TOUCH_HEADER 4u
 
 struct mp_client {
     mp_cache *cache;
     uint32_t index;
     mp_touch_ring ring;
+    uint32_t decodes; /* of its step; its own thread's */
     /* Slots that the open layers hold or will hold at once: all layers together, and the layer with
      * the most. The session's thread writes them. */
     _Atomic uint32_t reserved[MOEPAGE_MAX_DEVICES][MP_MAX_LAYOUTS]; /* of each class */

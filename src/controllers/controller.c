@@ -9,6 +9,8 @@
 
 #define DEFAULT_BURST_STEPS 64u
 #define DEFAULT_MAX_SAMPLES 16384u
+/* Of the jobs in the system: a gain that no second burst is waited for, since in a thrash one takes minutes. */
+#define HURRY 0.5
 
 static uint32_t or_default(uint32_t value, uint32_t fallback)
 {
@@ -85,12 +87,28 @@ static void set_up_laws(struct moepage_controller *controller, uint64_t units)
     law.decay = config->decay_permille / 1000.0;
     law.gate = config->gate_permille / 1000.0;
     law.rate_limit = (uint64_t)ceil((double)units * config->rate_permille / 1000.0);
-    law.dead_zone = config->dead_zone * per_expert;
+    /* A few units may make room for one more sequence. */
+    law.dead_zone = config->dead_zone * (config->admission ? 1 : per_expert);
+    law.hurry = config->admission ? HURRY : 0;
     mp_mvwsa_init(&controller->mvwsa, &law);
     mp_admission_init(&controller->admission, config->decay_permille / 1000.0);
     mp_residency_config planner = {.theta = config->theta_permille / 1000.0};
     mp_residency_plan start = {0};
     mp_residency_init(&controller->planner, &planner, &start);
+}
+
+static moepage_status open_turn(struct moepage_controller *controller, uint64_t units)
+{
+    if (!controller->config.admission)
+        return MOEPAGE_OK;
+    controller->turn_bins = mp_alloc_array(mp_turn_bins(units), sizeof *controller->turn_bins);
+    if (!controller->turn_bins)
+        return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory to watch %u numbers of sequences",
+                       MP_LEVELS);
+    mp_turn_init(&controller->turn, controller->turn_bins, units,
+                 controller->config.decay_permille / 1000.0);
+    controller->now_units = mp_pool_look(controller->experts).extent.slots / controller->unit_slots;
+    return MOEPAGE_OK;
 }
 
 static moepage_status open_watches(struct moepage_controller *controller)
@@ -103,6 +121,8 @@ static moepage_status open_watches(struct moepage_controller *controller)
     set_up_laws(controller, units);
     moepage_status status = mp_reuse_watch_open(&controller->reuse, shape->n_scopes, keys,
                                                 max_samples, shape->experts, units);
+    if (!status)
+        status = open_turn(controller, units);
     if (!status)
         controller->watch.keys = mp_alloc_array(shape->experts, sizeof *controller->watch.keys);
     if (!status && !controller->watch.keys)
@@ -120,6 +140,7 @@ static void free_parts(struct moepage_controller *controller)
     mp_reuse_watch_close(&controller->reuse);
     mp_reuse_watch_close(&controller->kv_reuse);
     mp_free(controller->watch.keys);
+    mp_free(controller->turn_bins);
     pthread_mutex_destroy(&controller->lock);
     pthread_mutex_destroy(&controller->ticking);
 }
@@ -200,8 +221,8 @@ void mp_controller_info(struct moepage_controller *controller, moepage_controlle
         .kv_miss_ns = costs.kv_ns / controller->unit_blocks,
         .recompute_ns = mp_rate_ns(&controller->recompute_ns, 0),
         .layer_compute_ns = mp_rate_ns(&controller->layer_ns, 0),
-        .predicted_now_ns = controller->answer.cost_now_ns,
-        .predicted_best_ns = controller->answer.cost_best_ns,
+        .predicted_now_ns = controller->predicted_now_ns,
+        .predicted_best_ns = controller->predicted_best_ns,
         .rho = controller->plan.rho,
         .alpha = controller->plan.alpha,
         .target_running = mp_controller_target(controller),

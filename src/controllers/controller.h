@@ -22,6 +22,7 @@
 #include "planning/rate.h"
 #include "planning/residency.h"
 #include "planning/sampled.h"
+#include "planning/turn.h"
 #include "planning/watch.h"
 #include "pool/share.h"
 
@@ -68,9 +69,9 @@ struct moepage_controller {
     mp_rate layer_ns;        /* compute per layer of a decode step */
     mp_rate step_ns;         /* whole decode steps, stalls taken out */
     mp_admission admission;
-    uint64_t
-        target_floor; /* KV units for the sequences that should run; 0: there is no such number */
-    uint32_t floor_held; /* bursts for which fewer, but not many fewer, would have been enough */
+    mp_turn turn; /* with admission */
+    double *turn_bins;
+    uint64_t now_units; /* of experts: the present split */
 
     pthread_mutex_t ticking; /* protects the rest; taken before all other locks */
     uint64_t burst_began;    /* in steps */
@@ -81,6 +82,8 @@ struct moepage_controller {
     mp_mvwsa mvwsa;
     mp_residency_planner planner;
     mp_mvwsa_answer answer;
+    double predicted_now_ns,
+        predicted_best_ns; /* of misses (eq. 4): now, and at the answer's target */
     mp_residency_answer plan;
     bool placed;  /* FIXED has moved */
     bool planned; /* the planner's plan is the pools' present state, or the goal of their move */

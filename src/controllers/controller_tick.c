@@ -12,8 +12,6 @@
 #define MOST_ATTEMPTS 256u
 /* By which sequences may grow while others have not ended. */
 #define GROWTH 0.25
-/* Bursts after which KV's floor comes down by a little. */
-#define FLOOR_BURSTS 8u
 /* The fraction of warm accesses that may miss a working set. */
 #define WORKING_SET_MISSES 0.02
 
@@ -77,6 +75,7 @@ static void look(struct moepage_controller *controller, mp_scene *scene)
     scene->bounds.budget_bytes = arena_bytes - scene->image_bytes;
     pthread_mutex_lock(&controller->lock);
     scene->bounds.kv_floor = mp_controller_floor(controller);
+    controller->now_units = scene->now.experts;
     pthread_mutex_unlock(&controller->lock);
 }
 
@@ -87,29 +86,13 @@ static uint64_t longest_context(const struct moepage_controller *controller)
     return given ? given : controller->longest_blocks * controller->kv_shape->block_tokens;
 }
 
-/* Returns the floor of so many sequences: as long as such sequences have been, with room to grow, and one of the
- * longest in any case. */
-static uint64_t floor_of(const struct moepage_controller *controller, uint32_t sequences)
+static void end_burst(struct moepage_controller *controller)
 {
-    const uint32_t unit = controller->unit_blocks;
-    uint64_t usual = (uint64_t)ceil(sequences * controller->mean_blocks * (1 + GROWTH) / unit);
-    uint64_t longest =
-        mp_split_floor(1, longest_context(controller), controller->kv_shape->block_tokens, unit);
-    return usual > longest ? usual : longest;
-}
-
-/* The floor follows the target upwards at once, and downwards by a little only after a while, so that the split does
- * not move to and fro with attempts at a few more. The lock is held. */
-static void set_floor(struct moepage_controller *controller)
-{
-    const uint32_t target = mp_controller_target(controller);
-    const uint64_t floor = target ? floor_of(controller, target) : 0;
-    bool little = floor && floor < controller->target_floor &&
-                  controller->target_floor - floor <= controller->target_floor / 4;
-    if (little && ++controller->floor_held < FLOOR_BURSTS)
-        return;
-    controller->target_floor = floor;
-    controller->floor_held = 0;
+    pthread_mutex_lock(&controller->lock);
+    if (controller->config.admission)
+        mp_turn_burst(&controller->turn, controller->config.burst_steps);
+    mp_admission_burst(&controller->admission);
+    pthread_mutex_unlock(&controller->lock);
 }
 
 static void begin_burst(struct moepage_controller *controller)
@@ -120,8 +103,6 @@ static void begin_burst(struct moepage_controller *controller)
         mp_curve_decay(&controller->kv_reuse.curve, controller->mvwsa.config.decay);
     controller->running_blocks = 0;
     controller->burst_began = controller->steps;
-    mp_admission_burst(&controller->admission);
-    set_floor(controller);
     pthread_mutex_unlock(&controller->lock);
     controller->bursts++;
     if (controller->kv)
@@ -135,8 +116,8 @@ uint64_t mp_controller_floor(const struct moepage_controller *controller)
     const moepage_controller_config *config = &controller->config;
     uint32_t block_tokens = controller->kv_shape->block_tokens;
     const uint64_t context = longest_context(controller);
-    if (controller->target_floor) /* more than these may still run, but no others come */
-        return controller->target_floor;
+    if (config->admission) /* how many run follows from the split, and not the other way round */
+        return mp_split_floor(1, context, block_tokens, controller->unit_blocks);
     uint64_t floor =
         mp_split_floor(config->concurrency, context, block_tokens, controller->unit_blocks);
     uint64_t running = controller->running_blocks / controller->unit_blocks +
@@ -202,6 +183,25 @@ static void choose_flux(const struct moepage_controller *controller, const mp_sc
     split->kv += unit > 0;
 }
 
+/* Lets MV-WSA decide: by misses, or by turn times if it also decides how many run. */
+static void decide_split(struct moepage_controller *controller, const mp_scene *scene,
+                         const mp_split_costs *misses)
+{
+    const mp_turn_costs turns = {.turn = &controller->turn,
+                                 .misses = misses,
+                                 .sequence_units = controller->mean_blocks * (1 + GROWTH) /
+                                                   controller->unit_blocks,
+                                 .kv_now = scene->now.kv,
+                                 .limit = mp_controller_target(controller)};
+    mp_split_objective objective = mp_split_misses(misses);
+    if (controller->config.admission)
+        objective = mp_turn_objective(&turns);
+    mp_mvwsa_burst(&controller->mvwsa, &scene->bounds, &objective, &scene->now,
+                   &controller->answer);
+    controller->predicted_now_ns = mp_split_cost(misses, &scene->now);
+    controller->predicted_best_ns = mp_split_cost(misses, &controller->answer.target);
+}
+
 /* The lock is held, so that the curves do not change. */
 static mp_split choose_split(struct moepage_controller *controller, const mp_scene *scene)
 {
@@ -216,7 +216,7 @@ static mp_split choose_split(struct moepage_controller *controller, const mp_sce
     uint64_t peak = controller->peak_blocks / controller->unit_blocks +
                     (controller->peak_blocks % controller->unit_blocks > 0);
     mp_split split = scene->now;
-    mp_mvwsa_burst(&controller->mvwsa, &scene->bounds, &costs, &scene->now, &controller->answer);
+    decide_split(controller, scene, &costs);
     switch (controller->config.mode) {
     case MOEPAGE_CONTROL_MV_WSA: split = controller->answer.next; break;
     case MOEPAGE_CONTROL_DUAL_RESIZE:
@@ -504,11 +504,14 @@ static moepage_status tick(struct moepage_controller *controller, void *stream, 
     *outcome = MOEPAGE_CONTROL_WAITS;
     look(controller, scene);
     bool goes_on = controller->attempts > 0, planner = mode == MOEPAGE_CONTROL_PLANNER;
+    if (over)
+        end_burst(controller);
     if (over && (!goes_on || planner)) {
         *outcome = goes_on ? decide_anew(controller, scene) : decide(controller, scene);
-        begin_burst(controller);
         goes_on = *outcome == MOEPAGE_CONTROL_DRAINING;
     }
+    if (over)
+        begin_burst(controller);
     if (goes_on) {
         status = attempt(controller, scene, stream, outcome);
         look(controller, scene);
@@ -516,14 +519,16 @@ static moepage_status tick(struct moepage_controller *controller, void *stream, 
     return status;
 }
 
-/* Tells the KV pool how many sequences should run. */
-static uint32_t tell_target(struct moepage_controller *controller)
+/* Tells the KV pool how many sequences should run, and that none may come into what a move is to take. */
+static uint32_t tell_target(struct moepage_controller *controller, uint32_t outcome)
 {
+    const bool drains = outcome == MOEPAGE_CONTROL_DRAINING;
     pthread_mutex_lock(&controller->lock);
     const uint32_t target = mp_controller_target(controller);
     pthread_mutex_unlock(&controller->lock);
     if (controller->config.admission)
-        mp_kv_pool_set_target(controller->kv, target);
+        mp_kv_pool_set_target(controller->kv, target,
+                              drains ? controller->target.blocks : UINT64_MAX);
     return target;
 }
 
@@ -534,7 +539,7 @@ moepage_status mp_controller_tick(struct moepage_controller *controller, void *s
     uint32_t outcome;
     pthread_mutex_lock(&controller->ticking);
     moepage_status status = tick(controller, stream, &scene, &outcome);
-    const uint32_t running = tell_target(controller);
+    const uint32_t running = tell_target(controller, outcome);
     moepage_controller_report own = {
         .outcome = outcome,
         .expert_slots = scene.here.slots,

@@ -73,7 +73,7 @@ static struct moepage_controller *of_kv(mp_kv_watch *watch)
 
 /* ---- experts ---- */
 
-static void see_experts(mp_watch *watch, const uint32_t *keys, uint32_t n)
+static void see_experts(mp_watch *watch, const uint32_t *keys, uint32_t n, uint32_t decodes)
 {
     struct moepage_controller *controller = of(watch);
     mp_reuse_watch *reuse = &controller->reuse;
@@ -87,11 +87,14 @@ static void see_experts(mp_watch *watch, const uint32_t *keys, uint32_t n)
     uint32_t sampled = mp_sampled_use_set(reuse->stacks[stack], reuse->uses, n, reuse->samples);
     for (uint32_t i = 0; i < sampled; i++) {
         const mp_sample *sample = &reuse->samples[i];
-        if (sample->distance == UINT64_MAX)
+        if (sample->distance == UINT64_MAX) {
             mp_curve_add_first(&reuse->curve, sample->weight);
-        else
-            mp_curve_add(&reuse->curve, (sample->distance + per_unit - 1) / per_unit,
-                         sample->weight);
+            continue;
+        }
+        const uint64_t distance = (sample->distance + per_unit - 1) / per_unit;
+        mp_curve_add(&reuse->curve, distance, sample->weight);
+        if (controller->config.admission)
+            mp_turn_use(&controller->turn, decodes, distance, sample->weight);
     }
     pthread_mutex_unlock(&controller->lock);
 }
@@ -180,6 +183,9 @@ static void see_step(mp_watch *watch, const mp_watch_step *step)
     controller->steps++;
     if (step->decodes && step->layers)
         mp_admission_step(&controller->admission, step->decodes, step->wall_ns, step->stall_ns);
+    if (controller->config.admission && step->layers)
+        mp_turn_step(&controller->turn, step->decodes, step->ended_ns, busy_ns, (double)stall_ns,
+                     controller->now_units);
     if (step->misses && step->stall_ns)
         mp_rate_add(&controller->miss_ns, (double)step->misses, (double)step->stall_ns);
     if (step->prefill && step->layers && is_long_prefill(controller, step->tokens)) {

@@ -168,7 +168,7 @@ static moepage_status bring(moepage_cuda_path *path, uint32_t n)
     mp_hold *holds = path->missing;
     moepage_status status = MOEPAGE_OK;
     if (mp_client_hold_resident(path->client, holds, n) < n)
-        status = mp_pool_hold_rest(pool, holds, n);
+        status = mp_pool_hold_rest(pool, holds, n, mp_client_decodes(path->client));
     if (status) {
         note_failure(path, status);
         return status;

@@ -28,8 +28,9 @@ void mp_kv_pool_layer(const struct moepage_kv_pool *pool, uint32_t layer,
                       moepage_kv_layer_view *view);
 moepage_status mp_kv_pool_admit(struct moepage_kv_pool *pool, const uint64_t *tokens,
                                 uint32_t n_sequences, moepage_kv_admission *out);
-/* Sets how many sequences mp_kv_pool_admit lets run at once; 0 = no limit. */
-void mp_kv_pool_set_target(struct moepage_kv_pool *pool, uint32_t target);
+/* Sets how many sequences mp_kv_pool_admit lets run at once, 0 = no limit, and how many blocks they may come to,
+ * UINT64_MAX = all. */
+void mp_kv_pool_set_target(struct moepage_kv_pool *pool, uint32_t target, uint64_t most_blocks);
 
 /* ---- sequences; a stale id fails with HANDLE ---- */
 

@@ -85,6 +85,7 @@ void mp_kv_pool_set_watch(struct moepage_kv_pool *pool, mp_kv_watch *watch)
     pthread_mutex_lock(&pool->lock);
     pool->watch = watch;
     pool->target = 0;
+    pool->most_blocks = UINT64_MAX;
     pthread_mutex_unlock(&pool->lock);
 }
 

@@ -55,6 +55,7 @@ moepage_status mp_kv_pool_create(struct moepage_device *home, const moepage_kv_p
     if (!pool)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for the KV pool's handle");
     pool->home = home;
+    pool->most_blocks = UINT64_MAX;
     pool->max_sequences = (uint32_t)config->max_sequences;
     pthread_mutex_init(&pool->lock, NULL);
     moepage_status status = mp_kv_shape_init(&pool->shape, config, arena->bytes,
@@ -155,6 +156,7 @@ moepage_status mp_kv_pool_admit(struct moepage_kv_pool *pool, const uint64_t *to
     const uint32_t target = pool->target, running = target ? mp_kv_running(pool) : 0;
     *out = (moepage_kv_admission){
         .fits = needed <= pool->blocks.free && n_sequences <= pool->max_sequences - pool->live &&
+                mp_kv_blocks_used(&pool->blocks) + needed <= pool->most_blocks &&
                 (!target || n_sequences <= (running < target ? target - running : 0)),
         .needed_blocks = needed,
         .free_blocks = pool->blocks.free,
@@ -165,9 +167,10 @@ moepage_status mp_kv_pool_admit(struct moepage_kv_pool *pool, const uint64_t *to
     return MOEPAGE_OK;
 }
 
-void mp_kv_pool_set_target(struct moepage_kv_pool *pool, uint32_t target)
+void mp_kv_pool_set_target(struct moepage_kv_pool *pool, uint32_t target, uint64_t most_blocks)
 {
     pthread_mutex_lock(&pool->lock);
     pool->target = target;
+    pool->most_blocks = most_blocks;
     pthread_mutex_unlock(&pool->lock);
 }

@@ -82,8 +82,9 @@ struct moepage_kv_pool {
     mp_copy *copies; /* [layers] of the block under way */
     _Atomic int32_t copy_result;
     mp_kv_counters counters;
-    mp_kv_watch *watch; /* or NULL */
-    uint32_t target;    /* sequences that should run at most; 0 = no limit */
+    mp_kv_watch *watch;   /* or NULL */
+    uint32_t target;      /* sequences that should run at most; 0 = no limit */
+    uint64_t most_blocks; /* that may be used after an admission; UINT64_MAX = all */
 };
 
 /* Finds the sequence of an id; HANDLE for a stale one. Valid until the lock is released. */

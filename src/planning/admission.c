@@ -12,21 +12,6 @@
 #define LONGEST_WAIT 32u
 #define HURRY 0.25     /* at which no burst's end is waited for, */
 #define HURRY_STEPS 8u /* nor more steps than these */
-#define EXACT 32u      /* numbers with a level of their own */
-#define GROUP 8u       /* those above, per level */
-
-static uint32_t level_of(uint32_t sequences)
-{
-    uint32_t level =
-        sequences <= EXACT ? sequences : EXACT + (sequences - EXACT + GROUP - 1) / GROUP;
-    return level < MP_ADMISSION_LEVELS ? level : MP_ADMISSION_LEVELS - 1;
-}
-
-/* The most sequences of a level. */
-static uint32_t most_of(uint32_t level)
-{
-    return level <= EXACT ? level : EXACT + (level - EXACT) * GROUP;
-}
 
 void mp_admission_init(mp_admission *admission, double decay)
 {
@@ -47,7 +32,7 @@ static double rate(const mp_admission_level *level)
 
 double mp_admission_rate(const mp_admission *admission, uint32_t sequences)
 {
-    return rate(&admission->levels[level_of(sequences)]);
+    return rate(&admission->levels[mp_level_of(sequences)]);
 }
 
 /* Returns the fastest known level up to `most`; ties to the lower. 0 = none is known. */
@@ -87,10 +72,10 @@ static void set_limit(mp_admission *admission, uint32_t limit)
 static bool leave(mp_admission *admission, uint32_t top, double margin)
 {
     const mp_admission_level *at = &admission->levels[top];
-    uint32_t best = fastest(admission, top), half = most_of(top) / 2, to = 0;
+    uint32_t best = fastest(admission, top), half = mp_level_most(top) / 2, to = 0;
     if (best < top && rate(&admission->levels[best]) > rate(at) * (1 + margin))
-        to = most_of(best);
-    else if (at->stall_ns > at->ns / 2 && half && !knows_any(admission, 1, level_of(half)))
+        to = mp_level_most(best);
+    else if (at->stall_ns > at->ns / 2 && half && !knows_any(admission, 1, mp_level_of(half)))
         to = half;
     if (to && to != admission->limit)
         set_limit(admission, to);
@@ -100,7 +85,7 @@ static bool leave(mp_admission *admission, uint32_t top, double margin)
 /* Returns true if an attempt at so many is clearly slower than what was before. */
 static bool is_lost(const mp_admission *admission, uint32_t sequences)
 {
-    const mp_admission_level *level = &admission->levels[level_of(sequences)];
+    const mp_admission_level *level = &admission->levels[mp_level_of(sequences)];
     const double before = mp_admission_rate(admission, admission->tried);
     if (!admission->tried || sequences <= admission->tried || !is_known(level))
         return false;
@@ -110,7 +95,7 @@ static bool is_lost(const mp_admission *admission, uint32_t sequences)
 void mp_admission_step(mp_admission *admission, uint32_t sequences, uint64_t wall_ns,
                        uint64_t stall_ns)
 {
-    mp_admission_level *level = &admission->levels[level_of(sequences)];
+    mp_admission_level *level = &admission->levels[mp_level_of(sequences)];
     level->steps += 1;
     level->tokens += sequences;
     level->ns += (double)wall_ns;
@@ -120,7 +105,7 @@ void mp_admission_step(mp_admission *admission, uint32_t sequences, uint64_t wal
     if (is_lost(admission, sequences))
         set_limit(admission, admission->tried);
     else if (level->recent_steps % HURRY_STEPS == 0)
-        (void)leave(admission, level_of(sequences), HURRY);
+        (void)leave(admission, mp_level_of(sequences), HURRY);
 }
 
 /* ---- a burst's end ---- */
@@ -129,7 +114,7 @@ void mp_admission_step(mp_admission *admission, uint32_t sequences, uint64_t wal
 static uint32_t busiest(const mp_admission *admission)
 {
     uint32_t found = 0;
-    for (uint32_t l = 1; l < MP_ADMISSION_LEVELS; l++)
+    for (uint32_t l = 1; l < MP_LEVELS; l++)
         if (admission->levels[l].recent_ns > admission->levels[found].recent_ns)
             found = l;
     return found;
@@ -139,9 +124,9 @@ static uint32_t busiest(const mp_admission *admission)
 static bool holds(const mp_admission *admission)
 {
     double at = 0, all = 0;
-    for (uint32_t l = 1; l < MP_ADMISSION_LEVELS; l++) {
+    for (uint32_t l = 1; l < MP_LEVELS; l++) {
         all += admission->levels[l].recent_ns;
-        at += l >= level_of(admission->limit) ? admission->levels[l].recent_ns : 0;
+        at += l >= mp_level_of(admission->limit) ? admission->levels[l].recent_ns : 0;
     }
     return at > all / 2;
 }
@@ -154,7 +139,7 @@ static void try_more(mp_admission *admission)
         return;
     }
     admission->tried = admission->limit;
-    admission->limit = most_of(level_of(admission->limit + admission->stride));
+    admission->limit = mp_level_most(mp_level_of(admission->limit + admission->stride));
 }
 
 /* Judges an attempt at more once it has run. */
@@ -192,7 +177,7 @@ static void decide(mp_admission *admission)
 void mp_admission_burst(mp_admission *admission)
 {
     decide(admission);
-    for (uint32_t l = 0; l < MP_ADMISSION_LEVELS; l++) {
+    for (uint32_t l = 0; l < MP_LEVELS; l++) {
         mp_admission_level *level = &admission->levels[l];
         level->steps *= admission->decay;
         level->tokens *= admission->decay;

@@ -24,7 +24,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define MP_ADMISSION_LEVELS 96u /* numbers of sequences, the high ones in groups */
+#include "planning/levels.h"
 
 /* Decode steps of one level. */
 typedef struct mp_admission_level {
@@ -34,7 +34,7 @@ typedef struct mp_admission_level {
 } mp_admission_level;
 
 typedef struct mp_admission {
-    mp_admission_level levels[MP_ADMISSION_LEVELS];
+    mp_admission_level levels[MP_LEVELS];
     double decay;
     uint32_t limit;  /* 0: none yet */
     uint32_t tried;  /* the limit before the last attempt at more; 0: none is under way */

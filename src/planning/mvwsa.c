@@ -39,11 +39,17 @@ static uint64_t distance(const mp_split *a, const mp_split *b)
     return a->experts > b->experts ? a->experts - b->experts : b->experts - a->experts;
 }
 
+static bool is_urgent(const mp_mvwsa_config *config, const mp_mvwsa_answer *answer)
+{
+    const double gain = answer->cost_now - answer->cost_best;
+    return config->hurry > 0 && gain >= config->hurry * answer->cost_now;
+}
+
 static bool clears_gate(const mp_mvwsa_config *config, const mp_mvwsa_answer *answer)
 {
-    const double gain = answer->cost_now_ns - answer->cost_best_ns;
+    const double gain = answer->cost_now - answer->cost_best;
     const double gate = config->gate > ROUNDING ? config->gate : ROUNDING;
-    return gain > 0 && gain >= gate * answer->cost_now_ns;
+    return gain > 0 && gain >= gate * answer->cost_now;
 }
 
 /* Counts a burst that asks for more or fewer experts; returns true once enough bursts in a row have
@@ -60,12 +66,13 @@ static bool is_patient(mp_mvwsa *mvwsa, bool more)
 
 /* Decides whether the target is worth moving to, and whether the samples support it. */
 static mp_mvwsa_why judge(const mp_mvwsa_config *config, const mp_split_bounds *bounds,
-                          const mp_split_costs *costs, const mp_split *now, mp_mvwsa_answer *answer)
+                          const mp_split_objective *objective, const mp_split *now,
+                          mp_mvwsa_answer *answer)
 {
-    if (!(costs->experts->warm >= config->min_samples))
+    if (!(objective->samples >= config->min_samples))
         return MP_MVWSA_COLD;
-    mp_split_configure(bounds, costs, config->grid, &answer->target);
-    answer->cost_best_ns = mp_split_cost(costs, &answer->target);
+    objective->configure(objective->of, bounds, config->grid, &answer->target);
+    answer->cost_best = objective->cost(objective->of, &answer->target);
     if (!clears_gate(config, answer))
         return MP_MVWSA_GATE;
     return distance(now, &answer->target) < most(config->dead_zone, 1) ? MP_MVWSA_DEAD_ZONE
@@ -96,29 +103,30 @@ static mp_split towards(const mp_mvwsa_config *config, const mp_split_bounds *bo
 
 /* Leaves a split that violates the bounds, and resets the streak that was counted there. */
 static mp_mvwsa_why leave(mp_mvwsa *mvwsa, const mp_split_bounds *bounds,
-                          const mp_split_costs *costs, mp_mvwsa_answer *answer)
+                          const mp_split_objective *objective, mp_mvwsa_answer *answer)
 {
     mvwsa->streak = 0;
     if (!mp_split_with_experts(bounds, answer->next.experts, &answer->next))
         return MP_MVWSA_INFEASIBLE;
-    mp_split_configure(bounds, costs, mvwsa->config.grid, &answer->target);
-    answer->cost_best_ns = mp_split_cost(costs, &answer->target);
+    objective->configure(objective->of, bounds, mvwsa->config.grid, &answer->target);
+    answer->cost_best = objective->cost(objective->of, &answer->target);
     return MP_MVWSA_MOVE;
 }
 
-void mp_mvwsa_burst(mp_mvwsa *mvwsa, const mp_split_bounds *bounds, const mp_split_costs *costs,
-                    const mp_split *now, mp_mvwsa_answer *out)
+void mp_mvwsa_burst(mp_mvwsa *mvwsa, const mp_split_bounds *bounds,
+                    const mp_split_objective *objective, const mp_split *now, mp_mvwsa_answer *out)
 {
     const mp_mvwsa_config *config = &mvwsa->config;
     mp_mvwsa_answer answer = {.next = *now, .target = *now};
-    answer.cost_now_ns = answer.cost_best_ns = mp_split_cost(costs, now);
+    answer.cost_now = answer.cost_best = objective->cost(objective->of, now);
     if (!mp_split_within(bounds, now)) {
-        answer.why = leave(mvwsa, bounds, costs, &answer);
+        answer.why = leave(mvwsa, bounds, objective, &answer);
     } else {
-        answer.why = judge(config, bounds, costs, now, &answer);
+        answer.why = judge(config, bounds, objective, now, &answer);
         if (answer.why != MP_MVWSA_MOVE)
             mvwsa->streak = 0;
-        else if (!is_patient(mvwsa, answer.target.experts > now->experts))
+        else if (!is_patient(mvwsa, answer.target.experts > now->experts) &&
+                 !is_urgent(config, &answer))
             answer.why = MP_MVWSA_PATIENCE;
         else
             answer.next = towards(config, bounds, now, &answer.target);

@@ -22,6 +22,7 @@ typedef struct mp_mvwsa_config {
     uint64_t dead_zone;
     uint32_t grid;     /* candidates */
     uint32_t patience; /* consecutive bursts that must ask for the same direction, >= 1 */
+    double hurry; /* gain, as a fraction of the cost now, that needs no patience; 0: none does */
 } mp_mvwsa_config;
 
 typedef enum mp_mvwsa_why {
@@ -40,10 +41,10 @@ typedef struct mp_mvwsa {
 
 typedef struct mp_mvwsa_answer {
     mp_mvwsa_why why;
-    mp_split next;       /* the split from now on; the present one unless `why` is MOVE */
-    mp_split target;     /* the predicted optimum; the present split if COLD or INFEASIBLE */
-    double cost_now_ns;  /* predicted for the present split */
-    double cost_best_ns; /* predicted for the target */
+    mp_split next;    /* the split from now on; the present one unless `why` is MOVE */
+    mp_split target;  /* the predicted optimum; the present split if COLD or INFEASIBLE */
+    double cost_now;  /* predicted for the present split; in ns where misses are what costs */
+    double cost_best; /* predicted for the target */
 } mp_mvwsa_answer;
 
 /* Fills in the defaults for `max_experts` expert units. */
@@ -54,7 +55,7 @@ void mp_mvwsa_init(mp_mvwsa *mvwsa, const mp_mvwsa_config *config);
  * violates the bounds (a floor that has risen) is left at once for the nearest valid one,
  * regardless of samples, gate, patience and rate limit. The caller decays the curves by
  * config.decay afterwards. */
-void mp_mvwsa_burst(mp_mvwsa *mvwsa, const mp_split_bounds *bounds, const mp_split_costs *costs,
-                    const mp_split *now, mp_mvwsa_answer *out);
+void mp_mvwsa_burst(mp_mvwsa *mvwsa, const mp_split_bounds *bounds,
+                    const mp_split_objective *objective, const mp_split *now, mp_mvwsa_answer *out);
 
 #endif

@@ -101,7 +101,7 @@ static double experts_ns(const mp_split_costs *costs, uint64_t experts)
     return costs->expert_miss_ns * mp_curve_misses(costs->experts, (double)experts);
 }
 
-static double kv_ns(const mp_split_costs *costs, uint64_t kv)
+double mp_split_kv_ns(const mp_split_costs *costs, uint64_t kv)
 {
     double holds = floor((double)kv / (1 + costs->kv_headroom));
     return costs->kv ? costs->kv_miss_ns * mp_curve_misses(costs->kv, holds) : 0;
@@ -109,7 +109,7 @@ static double kv_ns(const mp_split_costs *costs, uint64_t kv)
 
 double mp_split_cost(const mp_split_costs *costs, const mp_split *split)
 {
-    return experts_ns(costs, split->experts) + kv_ns(costs, split->kv);
+    return experts_ns(costs, split->experts) + mp_split_kv_ns(costs, split->kv);
 }
 
 typedef struct candidate {
@@ -134,7 +134,7 @@ static candidate consider(search *s, uint64_t experts)
 {
     candidate c = {.split = rest_to_kv(s->bounds, experts)};
     c.experts_ns = experts_ns(s->costs, c.split.experts);
-    c.kv_ns = kv_ns(s->costs, c.split.kv);
+    c.kv_ns = mp_split_kv_ns(s->costs, c.split.kv);
     const double ns = c.experts_ns + c.kv_ns;
     if (is_better(s, ns, c.split.kv)) {
         s->best = c.split;
@@ -201,6 +201,21 @@ bool mp_split_configure(const mp_split_bounds *bounds, const mp_split_costs *cos
     s.best.experts = least(bounds->max_experts, units_in(left, bounds->expert_bytes));
     *out = s.best;
     return true;
+}
+
+static double cost_of(const void *of, const mp_split *split)
+{
+    return mp_split_cost(of, split);
+}
+
+static bool configure(const void *of, const mp_split_bounds *bounds, uint32_t grid, mp_split *out)
+{
+    return mp_split_configure(bounds, of, grid, out);
+}
+
+mp_split_objective mp_split_misses(const mp_split_costs *costs)
+{
+    return (mp_split_objective){cost_of, configure, costs, costs->experts->warm};
 }
 
 /* ---- The closed form (app. D) ---- */

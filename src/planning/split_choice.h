@@ -65,6 +65,8 @@ bool mp_split_with_experts(const mp_split_bounds *bounds, uint64_t experts, mp_s
 
 /* Returns T (eq. 4) in ns. */
 double mp_split_cost(const mp_split_costs *costs, const mp_split *split);
+/* Returns its second term. */
+double mp_split_kv_ns(const mp_split_costs *costs, uint64_t kv);
 
 /* Finds the split of least cost within the bounds (the configurator); among equals the one with
  * more KV, then the one with more experts. Tries a grid of `grid` candidates first, then, unit by
@@ -73,6 +75,17 @@ double mp_split_cost(const mp_split_costs *costs, const mp_split *split);
  * than that. Returns false if no split is feasible. */
 bool mp_split_configure(const mp_split_bounds *bounds, const mp_split_costs *costs, uint32_t grid,
                         mp_split *out);
+
+/* A cost of splits, and the search for its least. `of`: what both are functions of. */
+typedef struct mp_split_objective {
+    double (*cost)(const void *of, const mp_split *split);
+    bool (*configure)(const void *of, const mp_split_bounds *bounds, uint32_t grid, mp_split *out);
+    const void *of;
+    double samples; /* warm expert accesses behind it */
+} mp_split_objective;
+
+/* Returns T as an objective; `costs` must outlive it. */
+mp_split_objective mp_split_misses(const mp_split_costs *costs);
 
 /* ---- the closed form (app. D) ---- */
 

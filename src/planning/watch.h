@@ -10,9 +10,10 @@
 /* One step of a session. */
 typedef struct mp_watch_step {
     uint32_t tokens;
-    uint32_t layers;  /* routed */
-    bool prefill;     /* prefill alone */
-    uint32_t decodes; /* named sequences, in a step of decode alone; else 0 */
+    uint32_t layers;   /* routed */
+    bool prefill;      /* prefill alone */
+    uint32_t decodes;  /* named sequences, in a step of decode alone; else 0 */
+    uint64_t ended_ns; /* by the device's clock */
     uint64_t wall_ns;
     uint64_t stall_ns; /* for absent experts */
     bool
@@ -23,9 +24,9 @@ typedef struct mp_watch_step {
 
 typedef struct mp_watch mp_watch;
 struct mp_watch {
-    /* Reports a routed set: distinct keys, in the order in which they were routed. Sets come in the
-     * order of their routing. Called under the expert pool's lock. */
-    void (*experts)(mp_watch *watch, const uint32_t *keys, uint32_t n);
+    /* Reports a routed set: distinct keys, in the order in which they were routed, of a step with `decodes`
+     * (mp_watch_step). Sets come in the order of their routing. Called under the expert pool's lock. */
+    void (*experts)(mp_watch *watch, const uint32_t *keys, uint32_t n, uint32_t decodes);
     /* Reports a step that has ended. Called by sessions' threads, without a lock. */
     void (*step)(mp_watch *watch, const mp_watch_step *step);
     uint32_t *keys; /* [experts of a layer] scratch of the expert pool */

@@ -97,13 +97,14 @@ void mp_pool_hold_any(struct moepage_expert_pool *pool, mp_client *client, mp_ho
     for (uint32_t i = 0; i < n; i++)
         if (holds[i].kind == MP_HOLD_NONE)
             hold_any(pool, &holds[i]);
-    mp_cache_end_low_set(pool->cache, holds, n);
+    mp_cache_end_low_set(pool->cache, holds, n, mp_client_decodes(client));
     for (uint32_t d = 0; d < pool->n_devices; d++)
         mp_ahead_start(pool->ahead, d);
     pthread_mutex_unlock(&pool->lock);
 }
 
-moepage_status mp_pool_hold_rest(struct moepage_expert_pool *pool, mp_hold *holds, uint32_t n)
+moepage_status mp_pool_hold_rest(struct moepage_expert_pool *pool, mp_hold *holds, uint32_t n,
+                                 uint32_t decodes)
 {
     moepage_status status = MOEPAGE_OK;
     pthread_mutex_lock(&pool->lock);
@@ -116,7 +117,7 @@ moepage_status mp_pool_hold_rest(struct moepage_expert_pool *pool, mp_hold *hold
             continue;
         status = hold_one(pool, &holds[i]);
     }
-    mp_cache_end_set(pool->cache, holds, n, !status);
+    mp_cache_end_set(pool->cache, holds, n, decodes, !status);
     for (uint32_t d = 0; d < pool->n_devices; d++)
         mp_transfer_flush(pool->transfers[d]);
     pthread_mutex_unlock(&pool->lock);

@@ -19,7 +19,7 @@ static moepage_status hold_and_pin(struct moepage_expert_pool *pool, uint32_t ke
                                    bool *again)
 {
     mp_hold hold = {.key = key, .shard = mp_deal_device(&pool->deal, key), .pin = true};
-    moepage_status status = mp_pool_hold_rest(pool, &hold, 1);
+    moepage_status status = mp_pool_hold_rest(pool, &hold, 1, 0);
     if (status)
         return status;
     status = mp_pool_wait(pool, &hold, NULL);

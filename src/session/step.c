@@ -98,6 +98,7 @@ moepage_status mp_session_begin(struct moepage_session *session, const moepage_s
     open->n_tokens = step->n_tokens;
     mark_scan_tokens(session, step);
     note_phase(open, step);
+    mp_client_begin_step(open->client, open->decodes);
     open->stats = (moepage_session_stats){.struct_size = sizeof open->stats,
                                           .steps = 1,
                                           .tokens = step->n_tokens};
@@ -169,6 +170,7 @@ static void tell_watch(const mp_step_view *step)
         .layers = (uint32_t)stats->layers,
         .prefill = step->prefill,
         .decodes = step->decodes,
+        .ended_ns = step->began_ns + stats->wall_ns,
         .wall_ns = stats->wall_ns,
         .stall_ns = stats->stall_ns,
         .unseen = step->async,

@@ -66,7 +66,7 @@ static bool bring(live_world *w, uint32_t key)
     *hold = (mp_hold){.key = key};
     moepage_status status = MOEPAGE_OK;
     if (mp_client_hold_resident(session->step.client, hold, 1) == 0)
-        status = mp_pool_hold_rest(w->rig.pool, hold, 1);
+        status = mp_pool_hold_rest(w->rig.pool, hold, 1, 0);
     MUST(w, !status); /* its share is there, whatever others do */
     status = mp_pool_wait(w->rig.pool, hold, session->scratch[0].compute);
     MUST(w, !status || (w->bank->shape.callback && status == MOEPAGE_E_CALLBACK));

@@ -50,7 +50,8 @@ static void expect_lawful(const plant *p, const mp_split *before)
 void plant_burst(plant *p, double noise)
 {
     const mp_split before = p->now;
-    mp_mvwsa_burst(&p->mvwsa, &p->bounds, &p->costs, &p->now, &p->answer);
+    const mp_split_objective objective = mp_split_misses(&p->costs);
+    mp_mvwsa_burst(&p->mvwsa, &p->bounds, &objective, &p->now, &p->answer);
     expect_lawful(p, &before);
     p->now = p->answer.next;
     mp_curve_decay(&p->experts.curve, p->mvwsa.config.decay);

@@ -391,7 +391,7 @@ static void test_controller_target_limits_what_is_admitted(void **state)
         seqs[i] = control_rig_sequence(&f, 1);
     assert_int_equal(ask(&f, 4).target_running, 0);
     assert_int_equal(ask(&f, 4).fits, 1);
-    mp_kv_pool_set_target(f.kv, 4);
+    mp_kv_pool_set_target(f.kv, 4, UINT64_MAX);
     assert_int_equal(ask(&f, 1).running, 4); /* none has been in a step, all have come */
     assert_int_equal(ask(&f, 1).fits, 0);
     assert_int_equal(ask(&f, 0).fits, 1);

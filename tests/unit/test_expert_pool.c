@@ -507,7 +507,7 @@ static void test_expert_pool_loses_no_slot_to_a_passing_reader(void **state)
 static moepage_status hold_expert(mp_hold *hold, uint32_t key)
 {
     *hold = (mp_hold){.key = key};
-    moepage_status status = mp_pool_hold_rest(rig.pool, hold, 1);
+    moepage_status status = mp_pool_hold_rest(rig.pool, hold, 1, 0);
     return status ? status : mp_pool_wait(rig.pool, hold, NULL);
 }
 

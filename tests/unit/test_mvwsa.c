@@ -42,12 +42,12 @@ static void test_mvwsa_predicts_what_it_goes_to(void **state)
     (void)state;
     assert_int_equal(why_with(&eager), MP_MVWSA_MOVE);
     rig_expect_split(&the_plant.answer.target, 70, 30);
-    assert_true(the_plant.answer.cost_now_ns == 1500);
-    assert_true(the_plant.answer.cost_best_ns == 700);
+    assert_true(the_plant.answer.cost_now == 1500);
+    assert_true(the_plant.answer.cost_best == 700);
     rig_expect_split(&the_plant.now, 70, 30);
     plant_burst(&the_plant, 0); /* no gain at all clears no gate, not even that of 0 */
     assert_int_equal(the_plant.answer.why, MP_MVWSA_GATE);
-    assert_true(the_plant.answer.cost_now_ns == 700 && the_plant.answer.cost_best_ns == 700);
+    assert_true(the_plant.answer.cost_now == 700 && the_plant.answer.cost_best == 700);
 }
 
 /* Where everything costs the same, KV would be preferred, but nothing is moved for that. */

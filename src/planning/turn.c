@@ -1,0 +1,259 @@
+/* The mean number of jobs in the system, from measured steps and their reuse distances. */
+#include "planning/turn.h"
+
+#include <math.h>
+#include <string.h>
+
+#define LEAST_STEPS 3.0    /* that a level is known by */
+#define SLOW 0.95          /* a burst's weight in the demand one burst later: jobs last bursts */
+#define STALE 0.99         /* of a level that has not run */
+#define MOST_LOAD 10.0     /* a weight's growth; more is no different */
+#define LEAST_TOKEN_NS 1.0 /* of computing */
+
+/* ---- counting ---- */
+
+uint64_t mp_turn_bins(uint64_t units)
+{
+    return (uint64_t)MP_LEVELS * mp_curve_bins(units, MP_TURN_BINS);
+}
+
+void mp_turn_init(mp_turn *turn, double *bins, uint64_t units, double decay)
+{
+    const uint32_t each = mp_curve_bins(units, MP_TURN_BINS);
+    memset(turn, 0, sizeof *turn);
+    turn->decay = decay;
+    for (uint32_t l = 0; l < MP_LEVELS; l++)
+        mp_curve_init(&turn->levels[l].curve, bins + (size_t)l * each, units, MP_TURN_BINS);
+}
+
+void mp_turn_use(mp_turn *turn, uint32_t sequences, uint64_t distance, double weight)
+{
+    mp_curve_add(&turn->levels[mp_level_of(sequences)].curve, distance, weight);
+}
+
+void mp_turn_step(mp_turn *turn, uint32_t sequences, uint64_t ended_ns, double busy_ns,
+                  double stall_ns, uint64_t experts)
+{
+    mp_turn_level *level = &turn->levels[mp_level_of(sequences)];
+    const double ns = busy_ns + stall_ns;
+    level->steps += 1;
+    level->sequences += sequences;
+    level->busy_ns += busy_ns;
+    level->stall_ns += stall_ns;
+    level->units += (double)experts;
+    level->recent++;
+    turn->recent_tokens += sequences;
+    if (ended_ns > turn->ended_ns) /* sessions' steps overlap */
+        turn->ended_ns = ended_ns;
+    if (!turn->began_ns) /* the first step of all: it began when it began */
+        turn->began_ns = ended_ns > ns ? ended_ns - (uint64_t)ns : 1;
+}
+
+/* Returns what is left of a level's counts: it forgets by what came in anew, so that what runs seldom is remembered
+ * for longer. */
+static double left(const mp_turn_level *level, double decay, uint32_t steps)
+{
+    const double bursts = (double)level->recent / steps;
+    return fmin(STALE, pow(decay, bursts < 1 ? bursts : 1));
+}
+
+static void decay_level(mp_turn_level *level, double factor)
+{
+    mp_curve_decay(&level->curve, factor);
+    level->steps *= factor;
+    level->sequences *= factor;
+    level->busy_ns *= factor;
+    level->stall_ns *= factor;
+    level->units *= factor;
+    level->recent = 0;
+}
+
+void mp_turn_burst(mp_turn *turn, uint32_t steps)
+{
+    turn->other_tokens =
+        (turn->other_tokens + turn->recent_tokens) * left(&turn->levels[0], turn->decay, steps);
+    turn->tokens = turn->tokens * SLOW + turn->recent_tokens;
+    turn->burst_tokens = (turn->burst_tokens + turn->recent_tokens) * turn->decay;
+    turn->elapsed_ns = turn->elapsed_ns * SLOW + (double)(turn->ended_ns - turn->began_ns);
+    turn->began_ns = turn->ended_ns;
+    turn->recent_tokens = 0;
+    for (uint32_t l = 0; l < MP_LEVELS; l++)
+        decay_level(&turn->levels[l], left(&turn->levels[l], turn->decay, steps));
+}
+
+/* ---- predicting ---- */
+
+static bool is_known(const mp_turn_level *level)
+{
+    return level->steps >= LEAST_STEPS;
+}
+
+static bool are_known(const mp_turn_costs *costs)
+{
+    const mp_turn *turn = costs->turn;
+    bool any = false;
+    for (uint32_t l = 1; l < MP_LEVELS; l++)
+        any |= is_known(&turn->levels[l]);
+    return any && turn->elapsed_ns > 0 && costs->sequence_units > 0;
+}
+
+/* Returns the time of a step of a level if experts had so many units. */
+static double step_ns(const mp_turn_costs *costs, const mp_turn_level *level, double experts)
+{
+    const double had = level->units / level->steps;
+    const double then = mp_curve_misses(&level->curve, had);
+    const double now = mp_curve_misses(&level->curve, experts);
+    double stall = level->stall_ns;
+    if (experts <= had)
+        stall += costs->misses->expert_miss_ns * (now - then);
+    else if (then > 0)
+        stall *= now / then;
+    return (level->busy_ns + stall) / level->steps;
+}
+
+/* The times of steps with 0 (all others), 1, 2, ... MP_TURN_JOBS sequences. */
+typedef struct times {
+    double ns[MP_LEVELS]; /* of known levels */
+    double at[MP_LEVELS]; /* their sequences */
+    uint32_t n;
+} times;
+
+static void find_times(const mp_turn_costs *costs, double experts, times *out)
+{
+    out->n = 0;
+    for (uint32_t l = 1; l < MP_LEVELS; l++) {
+        const mp_turn_level *level = &costs->turn->levels[l];
+        if (!is_known(level))
+            continue;
+        out->at[out->n] = level->sequences / level->steps;
+        out->ns[out->n++] = step_ns(costs, level, experts);
+    }
+}
+
+/* Returns a step's time with `sequences`, between known ones and beyond them on their line. */
+static double time_at(const times *t, double sequences)
+{
+    uint32_t i = 1;
+    if (t->n == 1 || sequences <= t->at[0])
+        return t->ns[0];
+    while (i + 1 < t->n && t->at[i] < sequences)
+        i++;
+    const double slope = (t->ns[i] - t->ns[i - 1]) / (t->at[i] - t->at[i - 1]);
+    const double ns = t->ns[i] + slope * (sequences - t->at[i]);
+    return sequences > t->at[i] && ns < t->ns[i] ? t->ns[i] : ns;
+}
+
+/* Returns what a decoded token costs besides decoding. */
+static double other_ns(const mp_turn_costs *costs, const mp_split *split)
+{
+    const mp_turn *turn = costs->turn;
+    const mp_turn_level *other = &turn->levels[0];
+    const mp_split_costs *misses = costs->misses;
+    double ns = 0;
+    if (is_known(other) && turn->other_tokens > 0)
+        ns = step_ns(costs, other, (double)split->experts) * other->steps / turn->other_tokens;
+    if (misses->kv && turn->burst_tokens > 0)
+        ns += (mp_split_kv_ns(misses, split->kv) - mp_split_kv_ns(misses, costs->kv_now)) /
+              turn->burst_tokens;
+    return fmax(ns, 0);
+}
+
+/* Returns the most sequences that KV has room for and admission lets in, at least one. */
+static uint32_t most_running(const mp_turn_costs *costs, const times *known, uint64_t kv)
+{
+    const double room = (double)kv / costs->sequence_units, seen = 2 * known->at[known->n - 1];
+    const double most = fmin(fmin(room, seen), costs->limit ? costs->limit : MP_TURN_JOBS);
+    return most >= MP_TURN_JOBS ? MP_TURN_JOBS : most >= 1 ? (uint32_t)most : 1;
+}
+
+/* Returns the mean of the chain; token_ns: per decoded token, by jobs that run. */
+static double mean_jobs(const double *token_ns, uint32_t running, double demand)
+{
+    double weight = 1, sum = 1, jobs = 0;
+    for (uint32_t k = 1; k <= MP_TURN_JOBS; k++) {
+        weight *= fmin(demand * token_ns[k < running ? k : running], MOST_LOAD);
+        sum += weight;
+        jobs += k * weight;
+    }
+    return jobs / sum;
+}
+
+double mp_turn_cost(const mp_turn_costs *costs, const mp_split *split)
+{
+    times known;
+    double token_ns[MP_TURN_JOBS + 1] = {0};
+    const mp_turn *turn = costs->turn;
+    const double other = other_ns(costs, split);
+    uint32_t best = 1;
+    if (!are_known(costs))
+        return 0;
+    find_times(costs, (double)split->experts, &known);
+    const uint32_t most = most_running(costs, &known, split->kv);
+    for (uint32_t r = 1; r <= most; r++) {
+        token_ns[r] = fmax(time_at(&known, r) / r, LEAST_TOKEN_NS) + other;
+        if (token_ns[r] < token_ns[best])
+            best = r;
+    }
+    return mean_jobs(token_ns, best, turn->tokens / turn->elapsed_ns);
+}
+
+/* ---- choosing ---- */
+
+typedef struct search {
+    const mp_turn_costs *costs;
+    const mp_split_bounds *bounds;
+    mp_split best;
+    double cost;
+} search;
+
+static void consider(search *s, uint64_t experts)
+{
+    mp_split split;
+    if (!mp_split_with_experts(s->bounds, experts, &split))
+        return;
+    const double cost = mp_turn_cost(s->costs, &split);
+    if (cost < s->cost || (cost == s->cost && split.experts > s->best.experts)) {
+        s->best = split;
+        s->cost = cost;
+    }
+}
+
+/* Returns the most experts beside KV for so many sequences; 0 if there is no room for them. */
+static uint64_t beside(const search *s, uint32_t sequences)
+{
+    const mp_split_bounds *b = s->bounds;
+    const double kv = ceil(sequences * s->costs->sequence_units) * (double)b->kv_bytes;
+    return kv < (double)b->budget_bytes ? (b->budget_bytes - (uint64_t)kv) / b->expert_bytes : 0;
+}
+
+bool mp_turn_configure(const mp_turn_costs *costs, const mp_split_bounds *bounds, uint32_t grid,
+                       mp_split *out)
+{
+    mp_split low, high;
+    search s = {.costs = costs, .bounds = bounds, .cost = INFINITY};
+    if (!mp_split_with_experts(bounds, 0, &low) ||
+        !mp_split_with_experts(bounds, UINT64_MAX, &high))
+        return false;
+    for (uint32_t i = 0; i <= grid; i++)
+        consider(&s, low.experts + (high.experts - low.experts) * i / grid);
+    for (uint32_t r = 1; r <= MP_TURN_JOBS && beside(&s, r) >= low.experts; r++)
+        consider(&s, beside(&s, r));
+    *out = s.best;
+    return true;
+}
+
+static double cost_of(const void *of, const mp_split *split)
+{
+    return mp_turn_cost(of, split);
+}
+
+static bool configure(const void *of, const mp_split_bounds *bounds, uint32_t grid, mp_split *out)
+{
+    return mp_turn_configure(of, bounds, grid, out);
+}
+
+mp_split_objective mp_turn_objective(const mp_turn_costs *costs)
+{
+    const double samples = are_known(costs) ? costs->misses->experts->warm : 0;
+    return (mp_split_objective){cost_of, configure, costs, samples};
+}

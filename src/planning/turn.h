@@ -1,0 +1,84 @@
+/* turn.h — the mean number of jobs in the system, as a function of the split; by Little's law that is the mean turn
+ * time in units of the time between arrivals. It is what a controller minimises that also decides how many run.
+ *
+ * Misses alone (eq. 4) do not tell what KV is worth to a queue: with more of it more sequences run at once, which
+ * serves a heavy load sooner, and makes every step slower by the experts that are gone. So with c expert units and n of
+ * KV, of which r sequences at once use r * s:
+ *
+ *     R(n)   = n / s                                         the most that run
+ *     t(r)   = computing(r) + stall(r, c)                    a decode step with r sequences
+ *     p      = (other steps + KV's misses) / tokens          prefill and recomputing, per decoded token
+ *     d(k)   = 1 / (t(r) / r + p),  r = min(k, R)            tokens/s with k jobs in the system
+ *     w(k)   = w(k - 1) * demand / d(k)                      a birth-death chain's weights
+ *     cost   = sum k w(k) / sum w(k)                         least over R <= R(n), as admission would have it
+ *
+ * computing and stalls are measured, for every r that has run. What a stall is elsewhere than at the split it was
+ * measured at follows from the reuse distances in steps with r sequences, a curve for every r: with more experts stalls
+ * shrink as misses do, with fewer each miss that is added costs what misses cost. So the policy and regime that run are
+ * in the figures, and only differences are predicted. A number that has not run yet is taken to continue the line of
+ * the two below it, up to twice the most that have run: there it is measured.
+ *
+ * Pure: numbers in, numbers out, in memory of the caller's. */
+#ifndef MP_PLANNING_TURN_H
+#define MP_PLANNING_TURN_H
+
+#include "planning/levels.h"
+#include "planning/split_choice.h"
+
+#define MP_TURN_BINS 256u /* of a level's curve, at most */
+
+/* Steps of one level; level 0: all that are not decode alone. Sums are decayed. */
+typedef struct mp_turn_level {
+    mp_curve curve; /* over expert units */
+    double steps, sequences, busy_ns, stall_ns;
+    double units;    /* expert units that the split had, summed over steps */
+    uint32_t recent; /* steps of this burst */
+} mp_turn_level;
+
+typedef struct mp_turn {
+    mp_turn_level levels[MP_LEVELS];
+    double decay;
+    double tokens, elapsed_ns; /* decoded, and the time in which they were; slowly decayed */
+    double burst_tokens;       /* decayed as KV's curve is */
+    double other_tokens;       /* decoded while level 0's sums were counted */
+    uint64_t began_ns;         /* the burst; 0: no step has been seen */
+    uint64_t ended_ns;         /* the last step */
+    uint32_t recent_tokens;    /* of this burst */
+} mp_turn;
+
+/* What the costs depend on besides the split. */
+typedef struct mp_turn_costs {
+    const mp_turn *turn;
+    const mp_split_costs *misses; /* KV's curve, and what misses cost */
+    double sequence_units;        /* s: KV units of a running sequence; 0: not known */
+    uint64_t kv_now;              /* n while all this was measured */
+    uint32_t limit;               /* sequences that admission lets run; 0: no limit */
+} mp_turn_costs;
+
+/* Returns the bins, all levels' together, for `units` expert units. */
+uint64_t mp_turn_bins(uint64_t units);
+/* `decay`: weight of a burst's steps one burst later, 0..1; `bins`: mp_turn_bins doubles, the caller's. */
+void mp_turn_init(mp_turn *turn, double *bins, uint64_t units, double decay);
+
+/* Counts a warm use at a reuse distance, in a step with so many sequences decoding; 0: any other step. */
+void mp_turn_use(mp_turn *turn, uint32_t sequences, uint64_t distance, double weight);
+/* Counts a step that ended at `ended_ns`, with a split of so many expert units. */
+void mp_turn_step(mp_turn *turn, uint32_t sequences, uint64_t ended_ns, double busy_ns,
+                  double stall_ns, uint64_t experts);
+/* Ends a burst. `steps`: a burst's usual length. */
+void mp_turn_burst(mp_turn *turn, uint32_t steps);
+
+/* Returns the mean number of jobs in the system, at most MP_TURN_JOBS; 0 while no decode steps are known. */
+double mp_turn_cost(const mp_turn_costs *costs, const mp_split *split);
+/* Finds the split of least cost within the bounds, of a grid and of those at which one more sequence has room; among
+ * equals the one with more experts. Returns false if no split is feasible. */
+bool mp_turn_configure(const mp_turn_costs *costs, const mp_split_bounds *bounds, uint32_t grid,
+                       mp_split *out);
+
+/* Returns that as an objective, without samples while no decode steps are known; `costs` must outlive it. */
+mp_split_objective mp_turn_objective(const mp_turn_costs *costs);
+
+#define MP_TURN_JOBS \
+    256u /* in the system at most; more are turned away, so that an overload has a finite cost */
+
+#endif

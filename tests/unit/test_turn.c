@@ -1,0 +1,365 @@
+/* The mean number of jobs in the system: against queueing's closed forms, against caches that are run, and the least
+ * against all splits. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bank_model.h"
+#include "planning/turn.h"
+#include "testing.h"
+
+#define UNITS 64u
+#define BURST 64u
+#define MS 1e6
+
+static void expect_near(double value, double expected, double most)
+{
+    if (!(fabs(value - expected) <= most))
+        fail_msg("%.9g, not %.9g, within %g", value, expected, most);
+}
+
+typedef struct bench {
+    mp_turn turn;
+    mp_curve experts, kv;
+    mp_split_costs misses;
+    mp_turn_costs costs;
+    double *bins, experts_bins[UNITS + 2], kv_bins[UNITS + 2];
+    uint64_t now_ns;
+} bench;
+
+static void open_bench(bench *b)
+{
+    memset(b, 0, sizeof *b);
+    b->bins = calloc(mp_turn_bins(UNITS), sizeof *b->bins);
+    assert_non_null(b->bins);
+    mp_turn_init(&b->turn, b->bins, UNITS, 0.7);
+    mp_curve_init(&b->experts, b->experts_bins, UNITS, UNITS + 1);
+    mp_curve_init(&b->kv, b->kv_bins, UNITS, UNITS + 1);
+    mp_curve_add(&b->experts, 1, 5);
+    b->misses = (mp_split_costs){.experts = &b->experts, .expert_miss_ns = MS};
+    b->costs = (mp_turn_costs){.turn = &b->turn, .misses = &b->misses, .sequence_units = 1};
+}
+
+/* Steps with so many sequences, after each of which the machine idles. */
+static void run(bench *b, uint32_t sequences, uint32_t steps, double busy_ns, double stall_ns,
+                uint64_t experts, double idle_ns)
+{
+    for (uint32_t i = 0; i < steps; i++) {
+        b->now_ns += (uint64_t)(busy_ns + stall_ns);
+        mp_turn_step(&b->turn, sequences, b->now_ns, busy_ns, stall_ns, experts);
+        b->now_ns += (uint64_t)idle_ns;
+    }
+}
+
+static double cost(const bench *b, uint64_t experts, uint64_t kv)
+{
+    return mp_turn_cost(&b->costs, &(mp_split){experts, kv});
+}
+
+/* ---- queues ---- */
+
+/* One server: rho / (1 - rho). */
+static void test_turn_is_that_of_one_server(void **state)
+{
+    static const double loads[] = {0.1, 0.3, 0.5, 0.8, 0.9};
+    (void)state;
+    for (size_t i = 0; i < sizeof loads / sizeof *loads; i++) {
+        bench b;
+        open_bench(&b);
+        /* The first step ends when 10 ms have passed; the burst ends with a step. */
+        run(&b, 1, 6400, 10 * MS, 0, 32, 10 * MS / loads[i] - 10 * MS);
+        mp_turn_burst(&b.turn, BURST);
+        expect_near(cost(&b, 32, 1), loads[i] / (1 - loads[i]), 0.002 / (1 - loads[i]));
+        free(b.bins);
+    }
+}
+
+/* c servers, by Erlang's formula: a step takes as long with any number of sequences. */
+static double jobs_of_servers(uint32_t c, double offered)
+{
+    double term = 1, sum = 1, rho = offered / c;
+    for (uint32_t k = 1; k < c; k++) {
+        term *= offered / k;
+        sum += term;
+    }
+    term *= offered / c / (1 - rho);
+    return offered + term / (sum + term) * rho / (1 - rho);
+}
+
+static void test_turn_is_that_of_several_servers(void **state)
+{
+    (void)state;
+    for (uint32_t c = 1; c <= 8; c *= 2) {
+        bench b;
+        open_bench(&b);
+        const double offered = 0.7; /* of one server: tokens a step */
+        for (uint32_t r = 1; r <= 8; r++)
+            run(&b, r, 100, 10 * MS, 0, 32, 0);
+        mp_turn_burst(&b.turn, BURST);
+        b.turn.tokens = offered;
+        b.turn.elapsed_ns = 10 * MS;
+        expect_near(cost(&b, 32, c), jobs_of_servers(c, offered), 1e-9);
+        b.costs.limit = 2; /* admission's */
+        expect_near(cost(&b, 32, c), jobs_of_servers(c < 2 ? c : 2, offered), 1e-9);
+        free(b.bins);
+    }
+}
+
+/* With more at once steps are so much slower that fewer serve sooner: admission would let no more run. */
+static void test_turn_counts_no_more_than_are_good(void **state)
+{
+    bench b;
+    (void)state;
+    open_bench(&b);
+    run(&b, 1, 100, 10 * MS, 0, 32, 0);
+    run(&b, 2, 100, 40 * MS, 0, 32, 0);
+    mp_turn_burst(&b.turn, BURST);
+    b.turn.tokens = 0.5;
+    b.turn.elapsed_ns = 10 * MS;
+    expect_near(cost(&b, 32, 8), 1, 1e-9);
+    free(b.bins);
+}
+
+/* Prefill is a part of what a token takes. */
+static void test_turn_counts_other_steps(void **state)
+{
+    bench b;
+    (void)state;
+    open_bench(&b);
+    for (uint32_t i = 0; i < 10; i++) {
+        run(&b, 0, 1, 50 * MS, 0, 32, 0);
+        run(&b, 1, 10, 5 * MS, 0, 32, 0); /* 100 tokens in one second, all of it busy */
+    }
+    mp_turn_burst(&b.turn, BURST);
+    b.turn.tokens = 50;
+    b.turn.elapsed_ns = 1000 * MS;
+    expect_near(cost(&b, 32, 1), 1, 1e-6); /* half loaded */
+    free(b.bins);
+}
+
+/* Beyond what has run a step's time goes on as before, up to twice as many sequences. */
+static void test_turn_looks_a_little_further(void **state)
+{
+    bench b, wide;
+    (void)state;
+    open_bench(&b);
+    open_bench(&wide);
+    for (uint32_t r = 1; r <= 2; r++)
+        run(&b, r, 100, (9 + r) * MS, 0, 32, 0);
+    for (uint32_t r = 1; r <= 4; r++)
+        run(&wide, r, 100, (9 + r) * MS, 0, 32, 0);
+    mp_turn_burst(&b.turn, BURST);
+    mp_turn_burst(&wide.turn, BURST);
+    b.turn.tokens = wide.turn.tokens = 2;
+    b.turn.elapsed_ns = wide.turn.elapsed_ns = 10 * MS;
+    assert_true(cost(&b, 32, 3) < cost(&b, 32, 2));
+    expect_near(cost(&b, 32, 4), cost(&wide, 32, 4), 1e-6);
+    expect_near(cost(&b, 32, 64), cost(&b, 32, 4), 1e-6);
+    free(b.bins);
+    free(wide.bins);
+}
+
+static void test_turn_of_an_overload_is_finite_and_ordered(void **state)
+{
+    bench b;
+    (void)state;
+    open_bench(&b);
+    run(&b, 1, 100, 10 * MS, 0, 32, 0);
+    mp_turn_burst(&b.turn, BURST);
+    b.turn.tokens = 2;
+    b.turn.elapsed_ns = 10 * MS;
+    const double twice = cost(&b, 32, 1);
+    b.turn.tokens = 1e9;
+    const double far = cost(&b, 32, 1);
+    assert_true(twice > 250 && twice < far && far <= MP_TURN_JOBS);
+    free(b.bins);
+}
+
+/* ---- stalls at other splits ---- */
+
+/* Uses of an LRU cache, as the curve's distances and as one that is run. */
+typedef struct lru {
+    uint32_t order[UNITS]; /* most recent first */
+    uint32_t n;
+} lru;
+
+static uint64_t use(lru *l, uint32_t key)
+{
+    uint32_t at = 0;
+    while (at < l->n && l->order[at] != key)
+        at++;
+    const uint64_t distance = at < l->n ? at : UINT64_MAX;
+    if (at == l->n)
+        l->n++;
+    memmove(l->order + 1, l->order, at * sizeof *l->order);
+    l->order[0] = key;
+    return distance;
+}
+
+/* Steps of `sequences`, each of which uses 4 experts of the first `among`; returns the warm misses at each capacity,
+ * one decode step after the other. */
+static void run_cache(bench *b, uint32_t sequences, uint32_t among, uint64_t had, uint64_t *random,
+                      double misses[UNITS + 1])
+{
+    lru l = {.n = 0};
+    for (uint32_t k = 0; k < among; k++)
+        use(&l, k);
+    for (uint32_t s = 0; s < 200; s++) {
+        uint32_t missed = 0;
+        for (uint32_t i = 0; i < 4 * sequences; i++) {
+            const uint64_t distance = use(&l, bank_below(random, among));
+            mp_turn_use(&b->turn, sequences, distance, 1);
+            for (uint32_t c = 0; c <= UNITS; c++)
+                misses[c] += distance >= c;
+            missed += distance >= had;
+        }
+        run(b, sequences, 1, MS, MS * missed, had, 0);
+    }
+}
+
+static void test_turn_predicts_the_stalls_of_other_splits(void **state)
+{
+    uint64_t random = 5;
+    (void)state;
+    for (uint64_t had = 8; had <= 40; had += 8) {
+        bench b;
+        double misses[UNITS + 1] = {0};
+        open_bench(&b);
+        run_cache(&b, 1, 48, had, &random, misses);
+        mp_turn_burst(&b.turn, BURST);
+        b.turn.tokens = 1;
+        b.turn.elapsed_ns = 20 * MS;
+        for (uint64_t c = 4; c <= 48; c += 4) {
+            const double rho = (MS + MS * misses[c] / 200) / (20 * MS);
+            expect_near(cost(&b, c, 1), rho / (1 - rho), 1e-6);
+        }
+        free(b.bins);
+    }
+}
+
+static void test_turn_counts_kv_misses(void **state)
+{
+    bench b;
+    (void)state;
+    open_bench(&b);
+    run(&b, 1, 100, 5 * MS, 0, 32, 0);
+    mp_turn_burst(&b.turn, BURST);
+    b.turn.tokens = 1;
+    b.turn.elapsed_ns = 20 * MS;
+    mp_curve_add(&b.kv, 20, b.turn.burst_tokens); /* one unit a token, which 21 units of KV keep */
+    b.misses.kv = &b.kv;
+    b.misses.kv_miss_ns = 5 * MS;
+    b.costs.kv_now = 32;
+    b.costs.limit = 1;
+    expect_near(cost(&b, 32, 32), 1.0 / 3, 1e-9); /* a quarter loaded */
+    expect_near(cost(&b, 32, 10), 1, 1e-9);       /* half */
+    b.costs.kv_now = 10;                          /* these 5 ms were with the misses */
+    expect_near(cost(&b, 32, 10), 1.0 / 3, 1e-9);
+    free(b.bins);
+}
+
+/* ---- memory ---- */
+
+static void test_turn_remembers_what_runs_seldom(void **state)
+{
+    bench b;
+    (void)state;
+    open_bench(&b);
+    run(&b, 3, 20, 7 * MS, 0, 32, 0);
+    for (uint32_t i = 0; i < 100; i++) {
+        run(&b, 1, BURST, (i < 50 ? 5 : 6) * MS, 0, 32, 0);
+        mp_turn_burst(&b.turn, BURST);
+    }
+    assert_true(b.turn.levels[3].steps > 6);
+    expect_near(b.turn.levels[3].busy_ns / b.turn.levels[3].steps, 7 * MS, 1);
+    expect_near(b.turn.levels[1].busy_ns / b.turn.levels[1].steps, 6 * MS, 1e3);
+    free(b.bins);
+}
+
+static void test_turn_knows_nothing_at_first(void **state)
+{
+    bench b;
+    (void)state;
+    open_bench(&b);
+    assert_true(cost(&b, 32, 32) == 0);
+    assert_true(mp_turn_objective(&b.costs).samples == 0);
+    run(&b, 0, 10, MS, 0, 32, 0);
+    mp_turn_burst(&b.turn, BURST);
+    assert_true(mp_turn_objective(&b.costs).samples == 0);
+    run(&b, 1, 10, MS, 0, 32, 0);
+    mp_turn_burst(&b.turn, BURST);
+    assert_true(mp_turn_objective(&b.costs).samples == b.experts.warm);
+    b.costs.sequence_units = 0;
+    assert_true(mp_turn_objective(&b.costs).samples == 0);
+    free(b.bins);
+}
+
+/* ---- the least ---- */
+
+static void test_turn_finds_the_least_of_all_splits(void **state)
+{
+    uint64_t random = 11;
+    (void)state;
+    for (uint32_t round = 0; round < 200; round++) {
+        bench b;
+        double misses[UNITS + 1] = {0};
+        open_bench(&b);
+        for (uint32_t r = 1; r <= 4; r++)
+            run_cache(&b, r, 16 + bank_below(&random, 48), 8 + bank_below(&random, 40), &random,
+                      misses);
+        mp_turn_burst(&b.turn, BURST);
+        b.costs.sequence_units = 0.5 + bank_below(&random, 40) / 10.0;
+        b.turn.tokens = 1;
+        b.turn.elapsed_ns = MS * (2 + bank_below(&random, 20));
+        const mp_split_bounds bounds = {.budget_bytes = 640,
+                                        .expert_bytes = 10,
+                                        .kv_bytes = 1 + bank_below(&random, 20),
+                                        .min_experts = 4,
+                                        .max_experts = UNITS,
+                                        .kv_floor = 1};
+        double least = INFINITY;
+        mp_split split, found;
+        for (uint64_t c = bounds.min_experts; c <= UNITS; c++)
+            if (mp_split_with_experts(&bounds, c, &split) && split.experts == c)
+                least = fmin(least, mp_turn_cost(&b.costs, &split));
+        assert_true(mp_turn_configure(&b.costs, &bounds, 8, &found));
+        assert_true(mp_split_within(&bounds, &found));
+        assert_true(mp_turn_cost(&b.costs, &found) <= least * (1 + 1e-12));
+        free(b.bins);
+    }
+}
+
+static void test_turn_finds_nothing_where_nothing_fits(void **state)
+{
+    bench b;
+    mp_split found;
+    (void)state;
+    open_bench(&b);
+    assert_false(mp_turn_configure(&b.costs,
+                                   &(mp_split_bounds){.budget_bytes = 5,
+                                                      .expert_bytes = 10,
+                                                      .kv_bytes = 1,
+                                                      .min_experts = 1,
+                                                      .max_experts = 8},
+                                   8, &found));
+    free(b.bins);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_turn_is_that_of_one_server),
+        cmocka_unit_test(test_turn_is_that_of_several_servers),
+        cmocka_unit_test(test_turn_counts_no_more_than_are_good),
+        cmocka_unit_test(test_turn_counts_other_steps),
+        cmocka_unit_test(test_turn_looks_a_little_further),
+        cmocka_unit_test(test_turn_of_an_overload_is_finite_and_ordered),
+        cmocka_unit_test(test_turn_predicts_the_stalls_of_other_splits),
+        cmocka_unit_test(test_turn_counts_kv_misses),
+        cmocka_unit_test(test_turn_remembers_what_runs_seldom),
+        cmocka_unit_test(test_turn_knows_nothing_at_first),
+        cmocka_unit_test(test_turn_finds_the_least_of_all_splits),
+        cmocka_unit_test(test_turn_finds_nothing_where_nothing_fits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
