@@ -440,7 +440,7 @@ PLAIN  := conformance/% e2e/% gpu/% unit/test_route_cost unit/test_policy unit/t
           property/test_same_bits property/test_version_outputs property/test_miss_curve \
           property/test_mvwsa property/test_residency
 # check-long alone: studies, and what follows a GPU's machine or its compiler.
-LATER  := e2e/test_eval e2e/test_predict_studies e2e/test_sim_studies e2e/test_split_study \
+LATER  := e2e/test_eval e2e/test_predict_studies e2e/test_sim_studies e2e/test_split_study e2e/test_turns_study \
           e2e/test_big_pack.sh cuda/test_gpu_scripts.sh cuda/test_sim_suites.sh cuda/test_ptxas.sh \
           cuda/test_rounding.sh
 # Sums of many shapes: all of them plain, some of them sanitized, too.

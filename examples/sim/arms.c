@@ -87,7 +87,9 @@ int sim_online_run(const sim_serve_config *config, const mp_split *start, uint32
     int code = sim_split_bounds(config, &bounds);
     if (code)
         return code;
-    bounds.kv_floor = sim_kv_units(&config->stack, control.context_tokens * control.concurrency);
+    bounds.kv_floor =
+        sim_kv_units(&config->stack,
+                     control.context_tokens * (control.admission ? 1 : control.concurrency));
     if (mode == MOEPAGE_CONTROL_PLANNER && own.stack.exph_ratio <= 0)
         own.stack.exph_ratio = SIM_EXPH_RATIO;
     if (start->kv < bounds.kv_floor) /* a controller would leave such a split at once */
@@ -96,7 +98,8 @@ int sim_online_run(const sim_serve_config *config, const mp_split *start, uint32
     return run_static(&own, out);
 }
 
-/* Starts from an even split, adjusted to the floor. */
+/* Starts from an even split, adjusted to the floor; with admission from KV for one of the longest sequences, with
+ * which experts thrash least while nothing is known. */
 static int run_controlled(const sim_serve_config *config, uint32_t mode, sim_arm_run *out)
 {
     mp_split_bounds bounds;
@@ -104,9 +107,10 @@ static int run_controlled(const sim_serve_config *config, uint32_t mode, sim_arm
     int code = sim_split_bounds(config, &bounds);
     if (code)
         return code;
+    const double share = config->admission ? 1 : 0.5;
     mp_split_bounds floored = bounds;
-    floored.kv_floor *= config->concurrency;
-    if (!mp_split_fixed(&floored, 0.5, &start) && !mp_split_fixed(&bounds, 0.5, &start))
+    floored.kv_floor *= config->admission ? 1 : config->concurrency;
+    if (!mp_split_fixed(&floored, share, &start) && !mp_split_fixed(&bounds, share, &start))
         return RUN_OK;
     return sim_online_run(config, &start, mode, out);
 }

@@ -36,6 +36,8 @@ static const sim_study studies[] = {
      true, sim_study_regimes},
     {"admission", "controllers that decide how many run at once, against the configured split",
      true, sim_study_admission},
+    {"turns", "split, regime and how many run, decided online, against an oracle's full grid", true,
+     sim_study_turns},
     {"precision", "DynaExq section 5.3: hot experts high, against all low and a cache of high ones",
      false, sim_study_precision},
     {"rightsize", "WiSP section 5.4: a user's own table and working set against the population's",

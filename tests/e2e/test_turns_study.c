@@ -1,0 +1,23 @@
+/* Split, regime and how many run, decided online, in virtual time: no worse than the best of a grid served in full, in
+ * the study's short form, on a seed that nothing was chosen by. */
+#include <stdlib.h>
+
+#include "findings.h"
+#include "testing.h"
+
+static void test_turns_study_keeps_up_with_the_oracle(void **state)
+{
+    (void)state;
+    sim_findings *found = findings_of("turns", NULL, 101);
+    findings_check_claims(found, 2);
+    assert_true(findings_figure(found, "olmoe-1b-7b, 256, load 0.90", "ours, mean s a job") > 0);
+    free(found);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_turns_study_keeps_up_with_the_oracle),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
