@@ -10,8 +10,6 @@
 
 /* Attempts after which a move that waits for something in use is given up. */
 #define MOST_ATTEMPTS 256u
-/* By which sequences may grow while others have not ended. */
-#define GROWTH 0.25
 /* The fraction of warm accesses that may miss a working set. */
 #define WORKING_SET_MISSES 0.02
 
@@ -187,11 +185,12 @@ static void choose_flux(const struct moepage_controller *controller, const mp_sc
 static void decide_split(struct moepage_controller *controller, const mp_scene *scene,
                          const mp_split_costs *misses)
 {
+    const double unit = controller->unit_blocks;
     const mp_turn_costs turns = {.turn = &controller->turn,
                                  .misses = misses,
-                                 .sequence_units = controller->mean_blocks * (1 + GROWTH) /
-                                                   controller->unit_blocks,
-                                 .kv_now = scene->now.kv,
+                                 .sequence_units = controller->mean_blocks / unit,
+                                 .longest_units = (double)controller->longest_blocks / unit,
+                                 .now = scene->now,
                                  .limit = mp_controller_target(controller)};
     mp_split_objective objective = mp_split_misses(misses);
     if (controller->config.admission)

@@ -1,6 +1,7 @@
 /* The number of sequences that may run, by measured throughput. */
 #include "planning/admission.h"
 
+#include <math.h>
 #include <string.h>
 
 #define MARGIN 0.05     /* less is not worth a change */
@@ -10,6 +11,8 @@
 #define HEAVY_LOSS 0.5  /* at which it is given up as soon as the rate is known */
 #define LEAST_STEPS 3.0 /* that a level's rate is known by */
 #define LONGEST_WAIT 32u
+#define STALE 0.98 /* of a level that has not run, a burst later */
+#define LONG_AGO 4u
 #define HURRY 0.25     /* at which no burst's end is waited for, */
 #define HURRY_STEPS 8u /* nor more steps than these */
 
@@ -92,10 +95,27 @@ static bool is_lost(const mp_admission *admission, uint32_t sequences)
     return rate(level) < before * (level->steps < LOSS_STEPS ? 1 - HEAVY_LOSS : 1 - LOSS);
 }
 
+static void scale(mp_admission_level *level, double factor)
+{
+    level->steps *= factor;
+    level->tokens *= factor;
+    level->ns *= factor;
+    level->stall_ns *= factor;
+}
+
+/* What a level was long ago counts no more once it runs again. */
+static void renew(mp_admission_level *level)
+{
+    if (level->absent >= LONG_AGO)
+        scale(level, 0);
+    level->absent = 0;
+}
+
 void mp_admission_step(mp_admission *admission, uint32_t sequences, uint64_t wall_ns,
                        uint64_t stall_ns)
 {
     mp_admission_level *level = &admission->levels[mp_level_of(sequences)];
+    renew(level);
     level->steps += 1;
     level->tokens += sequences;
     level->ns += (double)wall_ns;
@@ -138,8 +158,12 @@ static void try_more(mp_admission *admission)
         admission->wait--;
         return;
     }
+    const uint32_t level = mp_level_of(admission->limit), best = fastest(admission, MP_LEVELS - 1);
+    const bool known = best > level && rate(&admission->levels[best]) >
+                                           rate(&admission->levels[level]) * (1 + MARGIN);
     admission->tried = admission->limit;
-    admission->limit = mp_level_most(mp_level_of(admission->limit + admission->stride));
+    admission->limit =
+        mp_level_most(known ? best : mp_level_of(admission->limit + admission->stride));
 }
 
 /* Judges an attempt at more once it has run. */
@@ -174,15 +198,17 @@ static void decide(mp_admission *admission)
         try_more(admission);
 }
 
+/* Forgets by what came in anew, so that what runs seldom is remembered for longer. */
 void mp_admission_burst(mp_admission *admission)
 {
+    double steps = 0;
     decide(admission);
-    for (uint32_t l = 0; l < MP_LEVELS; l++) {
+    for (uint32_t l = 0; l < MP_LEVELS; l++)
+        steps += admission->levels[l].recent_steps;
+    for (uint32_t l = 0; l < MP_LEVELS && steps > 0; l++) {
         mp_admission_level *level = &admission->levels[l];
-        level->steps *= admission->decay;
-        level->tokens *= admission->decay;
-        level->ns *= admission->decay;
-        level->stall_ns *= admission->decay;
+        scale(level, fmin(STALE, pow(admission->decay, level->recent_steps / steps)));
+        level->absent += level->recent_steps == 0;
         level->recent_ns = level->recent_steps = 0;
     }
 }

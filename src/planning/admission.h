@@ -31,6 +31,7 @@ typedef struct mp_admission_level {
     double steps, tokens, ns, stall_ns; /* decayed */
     double recent_ns;                   /* of this burst */
     uint32_t recent_steps;
+    uint32_t absent; /* bursts since it ran */
 } mp_admission_level;
 
 typedef struct mp_admission {

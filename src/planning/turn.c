@@ -7,6 +7,8 @@
 #define LEAST_STEPS 3.0    /* that a level is known by */
 #define SLOW 0.95          /* a burst's weight in the demand one burst later: jobs last bursts */
 #define STALE 0.99         /* of a level that has not run */
+#define PEAK 0.98          /* of the most at once, a burst later */
+#define MOST_DEMAND 0.8    /* of what the split now serves */
 #define MOST_LOAD 10.0     /* a weight's growth; more is no different */
 #define LEAST_TOKEN_NS 1.0 /* of computing */
 
@@ -43,6 +45,7 @@ void mp_turn_step(mp_turn *turn, uint32_t sequences, uint64_t ended_ns, double b
     level->units += (double)experts;
     level->recent++;
     turn->recent_tokens += sequences;
+    turn->peak = fmax(turn->peak, sequences);
     if (ended_ns > turn->ended_ns) /* sessions' steps overlap */
         turn->ended_ns = ended_ns;
     if (!turn->began_ns) /* the first step of all: it began when it began */
@@ -77,6 +80,7 @@ void mp_turn_burst(mp_turn *turn, uint32_t steps)
     turn->elapsed_ns = turn->elapsed_ns * SLOW + (double)(turn->ended_ns - turn->began_ns);
     turn->began_ns = turn->ended_ns;
     turn->recent_tokens = 0;
+    turn->peak *= PEAK;
     for (uint32_t l = 0; l < MP_LEVELS; l++)
         decay_level(&turn->levels[l], left(&turn->levels[l], turn->decay, steps));
 }
@@ -153,16 +157,24 @@ static double other_ns(const mp_turn_costs *costs, const mp_split *split)
     if (is_known(other) && turn->other_tokens > 0)
         ns = step_ns(costs, other, (double)split->experts) * other->steps / turn->other_tokens;
     if (misses->kv && turn->burst_tokens > 0)
-        ns += (mp_split_kv_ns(misses, split->kv) - mp_split_kv_ns(misses, costs->kv_now)) /
+        ns += (mp_split_kv_ns(misses, split->kv) - mp_split_kv_ns(misses, costs->now.kv)) /
               turn->burst_tokens;
     return fmax(ns, 0);
 }
 
-/* Returns the most sequences that KV has room for and admission lets in, at least one. */
+static double room_for(const mp_turn_costs *costs, uint64_t kv)
+{
+    return 1 + floor(((double)kv - costs->longest_units) / costs->sequence_units);
+}
+
+/* Returns the most sequences that KV has room for, that admission lets in, and that come, at least one: where there
+ * was room for more than have run at once, more are not to be expected. */
 static uint32_t most_running(const mp_turn_costs *costs, const times *known, uint64_t kv)
 {
-    const double room = (double)kv / costs->sequence_units, seen = 2 * known->at[known->n - 1];
-    const double most = fmin(fmin(room, seen), costs->limit ? costs->limit : MP_TURN_JOBS);
+    const double peak = ceil(costs->turn->peak), limit = costs->limit ? costs->limit : MP_TURN_JOBS;
+    const bool full = peak >= fmin(room_for(costs, costs->now.kv), limit);
+    const double most = fmin(fmin(room_for(costs, kv), limit),
+                             full ? fmax(peak, 2 * known->at[known->n - 1]) : peak);
     return most >= MP_TURN_JOBS ? MP_TURN_JOBS : most >= 1 ? (uint32_t)most : 1;
 }
 
@@ -178,15 +190,13 @@ static double mean_jobs(const double *token_ns, uint32_t running, double demand)
     return jobs / sum;
 }
 
-double mp_turn_cost(const mp_turn_costs *costs, const mp_split *split)
+/* Finds what a token takes with 1, 2, ... sequences, and returns how many are best. */
+static uint32_t find_token_ns(const mp_turn_costs *costs, const mp_split *split,
+                              double token_ns[MP_TURN_JOBS + 1])
 {
     times known;
-    double token_ns[MP_TURN_JOBS + 1] = {0};
-    const mp_turn *turn = costs->turn;
     const double other = other_ns(costs, split);
     uint32_t best = 1;
-    if (!are_known(costs))
-        return 0;
     find_times(costs, (double)split->experts, &known);
     const uint32_t most = most_running(costs, &known, split->kv);
     for (uint32_t r = 1; r <= most; r++) {
@@ -194,7 +204,26 @@ double mp_turn_cost(const mp_turn_costs *costs, const mp_split *split)
         if (token_ns[r] < token_ns[best])
             best = r;
     }
-    return mean_jobs(token_ns, best, turn->tokens / turn->elapsed_ns);
+    return best;
+}
+
+/* Returns the demand, but no more than a part of what the split now serves: a machine that is always busy shows how
+ * much it serves, and not how much is asked for; and near saturation small errors in times are large ones in queues. */
+static double demand_of(const mp_turn_costs *costs)
+{
+    double token_ns[MP_TURN_JOBS + 1] = {0};
+    const mp_turn *turn = costs->turn;
+    const uint32_t best = find_token_ns(costs, &costs->now, token_ns);
+    return fmin(turn->tokens / turn->elapsed_ns, MOST_DEMAND / token_ns[best]);
+}
+
+double mp_turn_cost(const mp_turn_costs *costs, const mp_split *split)
+{
+    double token_ns[MP_TURN_JOBS + 1] = {0};
+    if (!are_known(costs))
+        return 0;
+    const uint32_t best = find_token_ns(costs, split, token_ns);
+    return mean_jobs(token_ns, best, demand_of(costs));
 }
 
 /* ---- choosing ---- */
@@ -222,7 +251,8 @@ static void consider(search *s, uint64_t experts)
 static uint64_t beside(const search *s, uint32_t sequences)
 {
     const mp_split_bounds *b = s->bounds;
-    const double kv = ceil(sequences * s->costs->sequence_units) * (double)b->kv_bytes;
+    const double units = s->costs->longest_units + (sequences - 1) * s->costs->sequence_units;
+    const double kv = ceil(units) * (double)b->kv_bytes;
     return kv < (double)b->budget_bytes ? (b->budget_bytes - (uint64_t)kv) / b->expert_bytes : 0;
 }
 

@@ -3,20 +3,20 @@
  *
  * Misses alone (eq. 4) do not tell what KV is worth to a queue: with more of it more sequences run at once, which
  * serves a heavy load sooner, and makes every step slower by the experts that are gone. So with c expert units and n of
- * KV, of which r sequences at once use r * s:
+ * KV, of which a sequence uses s, and the longest l:
  *
- *     R(n)   = n / s                                         the most that run
+ *     R(n)   = 1 + (n - l) / s                               the most that run
  *     t(r)   = computing(r) + stall(r, c)                    a decode step with r sequences
  *     p      = (other steps + KV's misses) / tokens          prefill and recomputing, per decoded token
  *     d(k)   = 1 / (t(r) / r + p),  r = min(k, R)            tokens/s with k jobs in the system
  *     w(k)   = w(k - 1) * demand / d(k)                      a birth-death chain's weights
- *     cost   = sum k w(k) / sum w(k)                         least over R <= R(n), as admission would have it
+ *     cost   = sum k w(k) / sum w(k)                         R <= R(n) with the highest d, as admission has it
  *
  * computing and stalls are measured, for every r that has run. What a stall is elsewhere than at the split it was
  * measured at follows from the reuse distances in steps with r sequences, a curve for every r: with more experts stalls
  * shrink as misses do, with fewer each miss that is added costs what misses cost. So the policy and regime that run are
  * in the figures, and only differences are predicted. A number that has not run yet is taken to continue the line of
- * the two below it, up to twice the most that have run: there it is measured.
+ * the two below it, up to twice the most that have run, if they filled the room that there was: there it is measured.
  *
  * Pure: numbers in, numbers out, in memory of the caller's. */
 #ifndef MP_PLANNING_TURN_H
@@ -41,6 +41,7 @@ typedef struct mp_turn {
     double tokens, elapsed_ns; /* decoded, and the time in which they were; slowly decayed */
     double burst_tokens;       /* decayed as KV's curve is */
     double other_tokens;       /* decoded while level 0's sums were counted */
+    double peak;               /* sequences at once, lately */
     uint64_t began_ns;         /* the burst; 0: no step has been seen */
     uint64_t ended_ns;         /* the last step */
     uint32_t recent_tokens;    /* of this burst */
@@ -51,7 +52,8 @@ typedef struct mp_turn_costs {
     const mp_turn *turn;
     const mp_split_costs *misses; /* KV's curve, and what misses cost */
     double sequence_units;        /* s: KV units of a running sequence; 0: not known */
-    uint64_t kv_now;              /* n while all this was measured */
+    double longest_units;         /* of the longest */
+    mp_split now;                 /* while all this was measured */
     uint32_t limit;               /* sequences that admission lets run; 0: no limit */
 } mp_turn_costs;
 
