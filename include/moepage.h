@@ -1577,7 +1577,7 @@ enum {
 };
 
 enum {
-    MOEPAGE_KV_MISS_SWAP = 0,     /* KV that is not on the device is swapped in over the bus */
+    MOEPAGE_KV_MISS_SWAP = 0,     /* KV that is not on the device was swapped out, and is swapped in */
     MOEPAGE_KV_MISS_RECOMPUTE = 1 /* or computed again by the host */
 };
 
@@ -1654,9 +1654,9 @@ typedef struct moepage_controller_info {
     uint64_t kv_accesses;     /* in blocks */
     uint64_t kv_first;
     double expert_miss_ns;   /* cost of one miss to a step */
-    double kv_miss_ns;       /* cost of bringing one block back */
+    double kv_miss_ns;       /* of one block: swapped out and in again, or computed again */
     double recompute_ns;     /* per token of prefill */
-    double layer_compute_ns; /* of one layer of a decode step, without stalls */
+    double layer_compute_ns; /* of one layer of a decode step as they are now, without stalls */
     /* Predicted cost of a burst's misses at the present split, and at the target. */
     double predicted_now_ns;
     double predicted_best_ns;

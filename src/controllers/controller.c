@@ -203,8 +203,9 @@ void mp_controller_info(struct moepage_controller *controller, moepage_controlle
 {
     pthread_mutex_lock(&controller->ticking);
     const mp_pool_survey pool = mp_pool_look(controller->experts);
+    const mp_kv_survey kv = controller->kv ? mp_kv_pool_look(controller->kv) : (mp_kv_survey){0};
     pthread_mutex_lock(&controller->lock);
-    mp_miss_costs costs = mp_controller_costs(controller, pool.load_ns, pool.bus_ns);
+    mp_miss_costs costs = mp_controller_costs(controller, pool.load_ns, pool.bus_ns, &kv);
     *info = (moepage_controller_info){
         .mode = controller->config.mode,
         .steps = controller->steps,
@@ -220,7 +221,7 @@ void mp_controller_info(struct moepage_controller *controller, moepage_controlle
         .expert_miss_ns = costs.expert_ns,
         .kv_miss_ns = costs.kv_ns / controller->unit_blocks,
         .recompute_ns = mp_rate_ns(&controller->recompute_ns, 0),
-        .layer_compute_ns = mp_rate_ns(&controller->layer_ns, 0),
+        .layer_compute_ns = mp_pace_layer_ns(&controller->pace),
         .predicted_now_ns = controller->predicted_now_ns,
         .predicted_best_ns = controller->predicted_best_ns,
         .rho = controller->plan.rho,

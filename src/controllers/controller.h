@@ -19,6 +19,7 @@
 #include "planning/admission.h"
 #include "planning/curve.h"
 #include "planning/mvwsa.h"
+#include "planning/pace.h"
 #include "planning/rate.h"
 #include "planning/residency.h"
 #include "planning/sampled.h"
@@ -66,8 +67,7 @@ struct moepage_controller {
     mp_rate miss_ns;         /* stall per miss, by step */
     uint32_t prefill_tokens; /* of the longest recent prefill steps */
     mp_rate recompute_ns;    /* per token of long prefill steps */
-    mp_rate layer_ns;        /* compute per layer of a decode step */
-    mp_rate step_ns;         /* whole decode steps, stalls taken out */
+    mp_pace pace;            /* of decode steps, by their tokens */
     mp_admission admission;
     mp_turn turn; /* with admission */
     double *turn_bins;
@@ -124,8 +124,9 @@ typedef struct mp_miss_costs {
     double expert_ns;
     double kv_ns;
 } mp_miss_costs;
+/* `load_ns` of one expert, `bus_ns` of one byte; `kv` may be zeroed. */
 mp_miss_costs mp_controller_costs(const struct moepage_controller *controller, double load_ns,
-                                  double bus_ns);
+                                  double bus_ns, const mp_kv_survey *kv);
 
 /* Returns the sequences that should run at once; 0 = no limit. The lock is held. */
 static inline uint32_t mp_controller_target(const struct moepage_controller *controller)

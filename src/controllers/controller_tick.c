@@ -20,8 +20,7 @@ typedef struct mp_scene {
     mp_move here; /* the same in slots and blocks */
     double load_ns;
     double bus_ns;
-    uint64_t used_blocks;
-    uint64_t peak_blocks;        /* most since the burst began */
+    mp_kv_survey kv;
     uint64_t arena_bytes;        /* above the low versions, which stay */
     uint64_t image_bytes;        /* of compressed experts */
     uint64_t bus_bytes_per_s;    /* of dense experts */
@@ -54,10 +53,8 @@ static void look_at_kv(struct moepage_controller *controller, mp_scene *scene)
 {
     if (!controller->kv)
         return; /* units of no bytes: no split is feasible */
-    const mp_kv_survey kv = mp_kv_pool_look(controller->kv);
-    scene->here.blocks = kv.blocks;
-    scene->used_blocks = kv.used;
-    scene->peak_blocks = kv.burst_peak;
+    scene->kv = mp_kv_pool_look(controller->kv);
+    scene->here.blocks = scene->kv.blocks;
     scene->bounds.kv_bytes = controller->kv_shape->granule_bytes;
     scene->now.kv = scene->here.blocks / controller->unit_blocks;
 }
@@ -101,6 +98,7 @@ static void begin_burst(struct moepage_controller *controller)
         mp_curve_decay(&controller->kv_reuse.curve, controller->mvwsa.config.decay);
     controller->running_blocks = 0;
     controller->burst_began = controller->steps;
+    mp_pace_end_burst(&controller->pace);
     pthread_mutex_unlock(&controller->lock);
     controller->bursts++;
     if (controller->kv)
@@ -130,17 +128,19 @@ uint64_t mp_controller_floor_blocks(const struct moepage_controller *controller)
 }
 
 mp_miss_costs mp_controller_costs(const struct moepage_controller *controller, double load_ns,
-                                  double bus_ns)
+                                  double bus_ns, const mp_kv_survey *kv)
 {
     mp_miss_costs costs = {.expert_ns = mp_rate_ns(&controller->miss_ns, load_ns)};
     if (!controller->kv)
         return costs;
     const mp_kv_shape *shape = controller->kv_shape;
-    double block_ns = bus_ns * (double)shape->block_bytes;
+    /* What is swapped in was swapped out before. A direction that has not been measured is the experts' bus. */
+    double swap_ns = (kv->out_ns > 0 ? kv->out_ns : bus_ns) + (kv->in_ns > 0 ? kv->in_ns : bus_ns);
+    double block_ns = swap_ns * (double)shape->block_bytes;
     /* Before any long prefill was seen, a decode step stands for recomputing a token. */
+    const double step_ns = mp_pace_layer_ns(&controller->pace) * controller->shape.layers;
     if (controller->config.kv_miss == MOEPAGE_KV_MISS_RECOMPUTE)
-        block_ns = mp_rate_ns(&controller->recompute_ns, mp_rate_ns(&controller->step_ns, 0)) *
-                   shape->block_tokens;
+        block_ns = mp_rate_ns(&controller->recompute_ns, step_ns) * shape->block_tokens;
     costs.kv_ns = block_ns * controller->unit_blocks;
     return costs;
 }
@@ -204,7 +204,7 @@ static void decide_split(struct moepage_controller *controller, const mp_scene *
 /* The lock is held, so that the curves do not change. */
 static mp_split choose_split(struct moepage_controller *controller, const mp_scene *scene)
 {
-    mp_miss_costs miss = mp_controller_costs(controller, scene->load_ns, scene->bus_ns);
+    mp_miss_costs miss = mp_controller_costs(controller, scene->load_ns, scene->bus_ns, &scene->kv);
     mp_split_costs costs = {.experts = &controller->reuse.curve,
                             .kv = controller->kv ? &controller->kv_reuse.curve : NULL,
                             .expert_miss_ns = miss.expert_ns,
@@ -327,7 +327,9 @@ static mp_move choose_residency(struct moepage_controller *controller, const mp_
     uint64_t window = window_slots(controller, scene, kv_bytes);
     mp_residency_machine machine = describe_machine(controller, scene, window);
     mp_residency_input input = {
-        .comp_ns = machine.bus_bytes_per_s ? mp_rate_ns(&controller->step_ns, 0) : 0,
+        .comp_ns = machine.bus_bytes_per_s
+                       ? mp_pace_layer_ns(&controller->pace) * controller->shape.layers
+                       : 0,
         .gpu_bytes = scene->arena_bytes,
         .kv_bytes = kv_bytes,
     };
@@ -390,7 +392,7 @@ static moepage_status attempt(struct moepage_controller *controller, const mp_sc
     moepage_status status = MOEPAGE_E_BUSY;
     controller->attempts++;
     /* Otherwise the host has to free blocks first. */
-    if (!controller->kv || scene->used_blocks <= to->blocks)
+    if (!controller->kv || scene->kv.used <= to->blocks)
         status = carry_out(controller, &scene->here, to, stream);
     if (!status) {
         controller->attempts = 0;
@@ -455,7 +457,7 @@ static uint32_t decide(struct moepage_controller *controller, const mp_scene *sc
     uint32_t mode = controller->config.mode;
     /* Acts even if KV's floor does not fit, and gives KV what it can. */
     bool planner = mode == MOEPAGE_CONTROL_PLANNER;
-    controller->peak_blocks = scene->peak_blocks;
+    controller->peak_blocks = scene->kv.burst_peak;
     pthread_mutex_lock(&controller->lock);
     bool feasible = is_feasible(controller, scene);
     controller->target = feasible || planner ? choose(controller, scene) : scene->here;

@@ -191,8 +191,8 @@ static void see_step(mp_watch *watch, const mp_watch_step *step)
     if (step->prefill && step->layers && is_long_prefill(controller, step->tokens)) {
         mp_rate_add(&controller->recompute_ns, step->tokens, (double)step->wall_ns);
     } else if (!step->prefill && step->layers) {
-        mp_rate_add(&controller->layer_ns, step->layers, busy_ns);
-        mp_rate_add(&controller->step_ns, 1, busy_ns);
+        mp_pace_add(&controller->pace, step->decode ? step->tokens : 0, step->layers, step->routed,
+                    busy_ns);
     }
     pthread_mutex_unlock(&controller->lock);
 }

@@ -53,6 +53,8 @@ typedef struct mp_kv_survey {
     uint64_t blocks;
     uint64_t used;
     uint64_t burst_peak; /* most used since the burst began */
+    /* Of one byte that is swapped; 0 = not known: none yet, or calls also wait for the caller's kernels. */
+    double out_ns, in_ns;
 } mp_kv_survey;
 
 mp_kv_survey mp_kv_pool_look(struct moepage_kv_pool *pool);

@@ -68,7 +68,9 @@ mp_kv_survey mp_kv_pool_look(struct moepage_kv_pool *pool)
     pthread_mutex_lock(&pool->lock);
     mp_kv_survey survey = {.blocks = mp_kv_blocks_capacity(&pool->blocks),
                            .used = mp_kv_blocks_used(&pool->blocks),
-                           .burst_peak = pool->blocks.burst_peak};
+                           .burst_peak = pool->blocks.burst_peak,
+                           .out_ns = mp_rate_ns(&pool->swap[0], 0),
+                           .in_ns = mp_rate_ns(&pool->swap[1], 0)};
     pthread_mutex_unlock(&pool->lock);
     return survey;
 }

@@ -16,6 +16,7 @@
 
 #include "kv/kv.h"
 #include "kv/kv_blocks.h"
+#include "planning/rate.h"
 
 /* A sequence id has the device's running count of sequences in its upper bits, and its slot's index
  * + 1 in its lower bits. Slots are reused, but no id is ever given twice, not even by another pool
@@ -82,6 +83,7 @@ struct moepage_kv_pool {
     mp_copy *copies; /* [layers] of the block under way */
     _Atomic int32_t copy_result;
     mp_kv_counters counters;
+    mp_rate swap[2];      /* ns per byte: out, in; where calls wait for copies alone */
     mp_kv_watch *watch;   /* or NULL */
     uint32_t target;      /* sequences that should run at most; 0 = no limit */
     uint64_t most_blocks; /* that may be used after an admission; UINT64_MAX = all */

@@ -7,7 +7,9 @@
 static moepage_status copy_blocks(struct moepage_kv_pool *pool, const mp_kv_sequence *sequence,
                                   unsigned char *host, bool to_host, void *native)
 {
+    mp_device *device = pool->home->device;
     mp_kv_copy copy;
+    const uint64_t began_ns = device->ops->now_ns(device);
     mp_kv_copy_begin(&copy, pool, pool->bus, native);
     moepage_status status = MOEPAGE_OK;
     for (uint32_t i = 0; i < sequence->n_blocks && !status; i++) {
@@ -15,7 +17,12 @@ static moepage_status copy_blocks(struct moepage_kv_pool *pool, const mp_kv_sequ
         mp_kv_place here = {.block = mp_kv_shape_block(&pool->shape, sequence->ids[i])};
         status = to_host ? mp_kv_copy_add(&copy, there, here) : mp_kv_copy_add(&copy, here, there);
     }
-    return mp_kv_copy_finish(&copy, status);
+    status = mp_kv_copy_finish(&copy, status);
+    if (!status && device->caps & MP_CAP_SYNC_CALLER)
+        mp_rate_add(&pool->swap[to_host ? 0 : 1],
+                    (double)sequence->n_blocks * (double)pool->shape.block_bytes,
+                    (double)(device->ops->now_ns(device) - began_ns));
+    return status;
 }
 
 static void free_host(struct moepage_kv_pool *pool, void *host, uint64_t bytes)

@@ -12,7 +12,9 @@ typedef struct mp_watch_step {
     uint32_t tokens;
     uint32_t layers;   /* routed */
     bool prefill;      /* prefill alone */
+    bool decode;       /* decode alone */
     uint32_t decodes;  /* named sequences, in a step of decode alone; else 0 */
+    uint64_t routed;   /* distinct experts per layer, summed over layers */
     uint64_t ended_ns; /* by the device's clock */
     uint64_t wall_ns;
     uint64_t stall_ns; /* for absent experts */

@@ -252,6 +252,50 @@ static void test_sim_stack_kv_swaps_take_the_bus(void **state)
     MUST(moepage_device_close(s.home));
 }
 
+/* A block of KV that is missing was swapped out and is swapped in. Until either has been measured it has its bytes'
+ * share of an expert's load. */
+static void test_sim_stack_kv_miss_costs_both_directions(void **state)
+{
+    (void)state;
+    const int32_t ids[3] = {4, 9, 2};
+    const uint32_t per_token[1] = {224};
+    const double block_bytes = 4 * 224, swap_ns = 100 + block_bytes;
+    moepage_kv_pool_config config = {.struct_size = sizeof config,
+                                     .block_tokens = 4,
+                                     .layers = 1,
+                                     .bytes_per_token = per_token,
+                                     .blocks = 64};
+    moepage_controller_config observe = {.struct_size = sizeof observe,
+                                         .mode = MOEPAGE_CONTROL_OBSERVE};
+    mp_phantom_shape shape = small_shape();
+    moepage_expert_pool_config experts = {.struct_size = sizeof experts, .slots = 8};
+    moepage_controller_info info = {.struct_size = sizeof info};
+    moepage_controller *controller;
+    moepage_kv_pool *kv;
+    moepage_seq seq;
+    stack s;
+    open_small(&s, &shape, &experts);
+    MUST(moepage_kv_pool_create(s.home, &config, &kv));
+    MUST(moepage_controller_create(s.pool, kv, &observe, &controller));
+    stack_step(&s, ids);
+    MUST(moepage_controller_get_info(controller, &info));
+    double bus_ns = block_bytes * LOAD / SLOT;
+    assert_true(info.kv_miss_ns > 1.99 * bus_ns && info.kv_miss_ns < 2.01 * bus_ns);
+    MUST(moepage_kv_create(kv, &seq));
+    MUST(moepage_kv_append(kv, seq, 10, NULL));
+    MUST(moepage_kv_swap_out(kv, seq, NULL));
+    MUST(moepage_controller_get_info(controller, &info));
+    double half_known = bus_ns + swap_ns;
+    assert_true(info.kv_miss_ns > 0.99 * half_known && info.kv_miss_ns < 1.01 * half_known);
+    MUST(moepage_kv_swap_in(kv, seq, NULL));
+    MUST(moepage_controller_get_info(controller, &info));
+    assert_true(info.kv_miss_ns > 2 * swap_ns - 1e-6 && info.kv_miss_ns < 2 * swap_ns + 1e-6);
+    MUST(moepage_kv_free(kv, seq));
+    MUST(moepage_controller_destroy(controller));
+    MUST(moepage_kv_pool_destroy(kv));
+    stack_close(&s);
+}
+
 /* ---- weights where nothing can hold them ---- */
 
 static void test_sim_stack_serves_models_with_weights_unread(void **state)
@@ -300,6 +344,7 @@ int main(void)
         cmocka_unit_test(test_sim_stack_compressed_experts_only_decode),
         cmocka_unit_test(test_sim_stack_cold_experts_pass_through_the_host_tier),
         cmocka_unit_test(test_sim_stack_kv_swaps_take_the_bus),
+        cmocka_unit_test(test_sim_stack_kv_miss_costs_both_directions),
         cmocka_unit_test(test_sim_stack_serves_models_with_weights_unread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
