@@ -770,8 +770,10 @@ enum {
 
 enum {
     MOEPAGE_PLACEMENT_EXPLICIT = 0, /* compressed_experts as given */
-    /* In proportion to measured bandwidths (FluxMoE eq. 8), as far as the arena has room beside
-     * `slots`, which must then be given; compressed_experts must be 0. */
+    /* By measured bandwidths, so that all backends finish together (FluxMoE eq. 8): in proportion, or, where EXPH
+     * images cross the bus, and so pass the decoder too, as many off the device as the bus brings while the
+     * decoder has all of them to decode. As far as the arena has room beside `slots`, which must then be given;
+     * compressed_experts must be 0. */
     MOEPAGE_PLACEMENT_BANDWIDTH = 1
 };
 
@@ -1577,7 +1579,7 @@ enum {
 };
 
 enum {
-    MOEPAGE_KV_MISS_SWAP = 0,     /* KV that is not on the device was swapped out, and is swapped in */
+    MOEPAGE_KV_MISS_SWAP = 0,     /* KV that is not on the device was swapped out, and comes in */
     MOEPAGE_KV_MISS_RECOMPUTE = 1 /* or computed again by the host */
 };
 

@@ -79,3 +79,12 @@ uint32_t mp_place(mp_backend *backends, uint32_t n, uint32_t experts)
     deal(&open, backends, n, experts);
     return 0;
 }
+
+uint32_t mp_place_decoded(uint64_t decode_bytes_per_s, uint64_t bus_bytes_per_s, uint32_t capacity,
+                          uint32_t experts)
+{
+    if (bus_bytes_per_s >= decode_bytes_per_s)
+        return 0;
+    uint32_t crossing = (uint32_t)((wide)experts * bus_bytes_per_s / decode_bytes_per_s);
+    return experts - crossing < capacity ? experts - crossing : capacity;
+}

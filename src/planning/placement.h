@@ -18,4 +18,10 @@ typedef struct mp_backend {
  * the others in the same way. Returns the number of experts without a place. n <= 8. */
 uint32_t mp_place(mp_backend *backends, uint32_t n, uint32_t experts);
 
+/* The same for images that are kept in device memory, `capacity` at most, or cross the bus, where both are decoded:
+ * the decoder has all experts in any case, so that as many stay off the device as the bus brings meanwhile. Returns how
+ * many are kept. Bandwidths of dense experts; without a decoder none is. */
+uint32_t mp_place_decoded(uint64_t decode_bytes_per_s, uint64_t bus_bytes_per_s, uint32_t capacity,
+                          uint32_t experts);
+
 #endif

@@ -185,9 +185,11 @@ static uint32_t choose_compressed(const mp_transfer *transfer,
     uint64_t room = mp_arena_room(&transfer->home->arena, MP_SIDE_EXPERTS);
     uint64_t layer_bytes = transfer->compressed.unit * transfer->layers;
     uint64_t fit = room > slots ? (room - slots) * transfer->place_bytes / layer_bytes : 0;
+    uint32_t most = fit < members ? (uint32_t)fit : members;
+    if (transfer->bus_form == MOEPAGE_FORM_EXPH)
+        return mp_place_decoded(transfer->rates.decode, transfer->rates.bus, most, members);
     mp_backend backends[2] = {
-        {.bytes_per_s = transfer->rates.decode,
-         .capacity = fit < members ? (uint32_t)fit : members},
+        {.bytes_per_s = transfer->rates.decode, .capacity = most},
         {.bytes_per_s = transfer->rates.bus, .capacity = members},
     };
     mp_place(backends, 2, members);

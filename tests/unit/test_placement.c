@@ -231,6 +231,46 @@ static void test_placement_is_the_nearest_whole_one_to_the_optimum(void **state)
     }
 }
 
+/* ---- where both pass the decoder ---- */
+
+/* The time of a plan, times both rates. */
+static unsigned __int128 decoded_time(uint32_t kept, uint32_t experts, uint64_t decode,
+                                      uint64_t bus)
+{
+    unsigned __int128 crossing = (unsigned __int128)(experts - kept) * decode;
+    unsigned __int128 decoding = (unsigned __int128)experts * bus;
+    return crossing > decoding ? crossing : decoding;
+}
+
+/* Of all counts that there is room for, the fewest of those that are loaded soonest. */
+static uint32_t fewest_soonest(uint32_t capacity, uint32_t experts, uint64_t decode, uint64_t bus)
+{
+    uint32_t best = 0;
+    for (uint32_t kept = 1; kept <= least(capacity, experts); kept++)
+        if (decoded_time(kept, experts, decode, bus) < decoded_time(best, experts, decode, bus))
+            best = kept;
+    return best;
+}
+
+static void test_placement_counts_what_the_decoder_has_from_the_bus(void **state)
+{
+    (void)state;
+    /* 64 of 512 cross while the decoder has 512. */
+    assert_int_equal(mp_place_decoded(200, 25, UNLIMITED, 512), 448);
+    assert_int_equal(mp_place_decoded(175000000000, 25000000000, UNLIMITED, 512), 512 - 73);
+    assert_int_equal(mp_place_decoded(175000000000, 25000000000, 100, 512), 100);
+    assert_int_equal(mp_place_decoded(10, 10, UNLIMITED, 512), 0); /* the decoder is no faster */
+    assert_int_equal(mp_place_decoded(0, 10, UNLIMITED, 512), 0);
+    assert_int_equal(mp_place_decoded(10, 0, UNLIMITED, 512), 512);
+    assert_int_equal(mp_place_decoded(UINT64_MAX, UINT64_MAX / 2, UNLIMITED, UINT32_MAX), 1u << 31);
+    for (uint32_t round = 0; round < 4000; round++) {
+        uint32_t experts = draw(40), capacity = draw(2) ? draw(30) : UNLIMITED;
+        uint64_t decode = 1 + draw(60), bus = 1 + draw(40);
+        assert_int_equal(mp_place_decoded(decode, bus, capacity, experts),
+                         fewest_soonest(capacity, experts, decode, bus));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -240,6 +280,7 @@ int main(void)
         cmocka_unit_test(test_placement_uses_no_backend_without_bandwidth_or_room),
         cmocka_unit_test(test_placement_holds_for_the_largest_numbers),
         cmocka_unit_test(test_placement_is_the_nearest_whole_one_to_the_optimum),
+        cmocka_unit_test(test_placement_counts_what_the_decoder_has_from_the_bus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
