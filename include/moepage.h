@@ -1571,7 +1571,7 @@ enum {
     MOEPAGE_CONTROL_MV_WSA = 0, /* both sides buy the same latency per byte (WiSP 3.4, app. B) */
     MOEPAGE_CONTROL_DUAL_RESIZE = 1, /* KV's peak and headroom, the rest to experts (WiSP app. D) */
     /* The residency planner (FluxMoE 4.3): how many experts of each layer are dense, compressed, or
-     * on the host. */
+     * on the host; where steps use few of them, by which are used. */
     MOEPAGE_CONTROL_PLANNER = 2,
     MOEPAGE_CONTROL_OBSERVE = 3, /* measures and predicts, moves nothing */
     MOEPAGE_CONTROL_FIXED = 4,   /* baselines: expert_percent of the arena for experts, once */

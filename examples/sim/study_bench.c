@@ -62,18 +62,25 @@ sim_serve_config sim_bench_config(const sim_bench *bench)
                               .concurrency = 1};
 }
 
+double sim_bench_rate(const sim_result *r)
+{
+    if (r->n_samples < 2)
+        return 0;
+    const sim_serve_sample *a = &r->samples[(r->n_samples - 1) / 2];
+    const sim_serve_sample *b = &r->samples[r->n_samples - 1];
+    return (double)(b->output_tokens - a->output_tokens) / (double)(b->ns - a->ns) * 1e9;
+}
+
 static void find_pace(sim_pace *out)
 {
     const sim_result *r = &out->result;
     if (r->n_samples < 2)
         return;
     uint32_t from = (r->n_samples - 1) / 2;
-    const sim_serve_sample *a = &r->samples[from], *b = &r->samples[r->n_samples - 1];
-    double ns = (double)(b->ns - a->ns), tokens = (double)(b->output_tokens - a->output_tokens);
     for (uint32_t i = from; i < r->n_samples; i++)
         out->batch += (double)r->samples[i].running / (r->n_samples - from);
-    out->tokens_per_s = tokens / ns * 1e9;
-    out->step_ns = ns / tokens * out->batch;
+    out->tokens_per_s = sim_bench_rate(r);
+    out->step_ns = out->batch / out->tokens_per_s * 1e9;
 }
 
 int sim_bench_run(const sim_serve_config *config, sim_pace *out)

@@ -35,6 +35,9 @@ typedef struct sim_pace {
     sim_result result;
 } sim_pace;
 
+/* Returns the tokens per second of a run's second half; 0 if it is too short. */
+double sim_bench_rate(const sim_result *result);
+
 /* Serves config's jobs. RUN_REFUSED after a line if the split does not start. */
 int sim_bench_run(const sim_serve_config *config, sim_pace *out);
 

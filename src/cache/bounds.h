@@ -81,5 +81,8 @@ uint32_t mp_cache_window(const mp_cache *cache);
 void mp_cache_foresee(const mp_cache *cache, uint32_t layer, const uint8_t *sets, double *passing);
 /* Returns true if no slot is unused. */
 bool mp_cache_is_full(const mp_cache *cache);
+/* Writes which part of the counted uses falls on the x most used experts of their layer, for x of 0 to `experts`. Without
+ * uses all experts count alike. */
+void mp_cache_concentrate(const mp_cache *cache, double *part);
 
 #endif

@@ -200,6 +200,25 @@ void mp_cache_foresee(const mp_cache *cache, uint32_t layer, const uint8_t *sets
         passing[sets[e]] += uses[e] > least ? 0 : uses[e] == least ? part : 1;
 }
 
+void mp_cache_concentrate(const mp_cache *cache, double *part)
+{
+    double all = 0;
+    for (uint32_t x = 0; x <= cache->experts; x++)
+        part[x] = 0;
+    for (uint32_t l = 0; l < cache->layers; l++) {
+        const uint8_t *uses = &cache->uses[l * cache->experts];
+        uint32_t n_of[UINT8_MAX + 1] = {0}, x = 0;
+        for (uint32_t e = 0; e < cache->experts; e++)
+            n_of[uses[e]]++;
+        for (uint32_t n = UINT8_MAX + 1; n-- > 0;)
+            for (uint32_t i = 0; i < n_of[n]; i++)
+                part[++x] += n;
+        all += cache->all_uses[l];
+    }
+    for (uint32_t x = 1; x <= cache->experts; x++)
+        part[x] = part[x - 1] + (all > 0 ? part[x] / all : 1.0 / cache->experts);
+}
+
 bool mp_cache_is_full(const mp_cache *cache)
 {
     for (uint32_t d = 0; d < cache->n_shards; d++)

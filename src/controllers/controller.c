@@ -125,7 +125,9 @@ static moepage_status open_watches(struct moepage_controller *controller)
         status = open_turn(controller, units);
     if (!status)
         controller->watch.keys = mp_alloc_array(shape->experts, sizeof *controller->watch.keys);
-    if (!status && !controller->watch.keys)
+    if (!status)
+        controller->use = mp_alloc_array(3 * (shape->experts + 1ull), sizeof *controller->use);
+    if (!status && (!controller->watch.keys || !controller->use))
         status = mp_fail(MOEPAGE_E_NO_MEMORY, "no memory to watch %u experts", shape->experts);
     if (status || !kv)
         return status;
@@ -141,6 +143,7 @@ static void free_parts(struct moepage_controller *controller)
     mp_reuse_watch_close(&controller->kv_reuse);
     mp_free(controller->watch.keys);
     mp_free(controller->turn_bins);
+    mp_free(controller->use);
     pthread_mutex_destroy(&controller->lock);
     pthread_mutex_destroy(&controller->ticking);
 }

@@ -81,6 +81,9 @@ struct moepage_controller {
     mp_move target;
     mp_mvwsa mvwsa;
     mp_residency_planner planner;
+    /* [3][experts + 1] scratch of the planner, by dense experts: misses of a cache, those of a window, and the part
+     * of all uses that the most used ones have */
+    double *use;
     mp_mvwsa_answer answer;
     double predicted_now_ns,
         predicted_best_ns; /* of misses (eq. 4): now, and at the answer's target */

@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "controllers/controller.h"
 #include "model/model.h"
+#include "planning/regime.h"
 #include "split/split.h"
 
 /* Attempts after which a move that waits for something in use is given up. */
@@ -277,12 +278,61 @@ static uint64_t window_slots(const struct moepage_controller *controller, const 
     return window > least ? window : least;
 }
 
+/* Returns the fraction of accesses that so many slots miss, as a cache. There are warm ones. */
+static double miss_fraction(const struct moepage_controller *controller, double slots)
+{
+    const mp_curve *curve = &controller->reuse.curve;
+    return mp_curve_misses(curve, slots / controller->unit_slots) / curve->warm;
+}
+
+/* Returns the experts of each layer that a window of so many slots keeps (cache/window.c). */
+static uint32_t kept_of(const struct moepage_controller *controller, double slots)
+{
+    const mp_pool_shape *shape = &controller->shape;
+    double at_once = shape->layers > 3 ? 2 : 1;
+    if (shape->layers <= at_once || slots <= at_once * shape->experts)
+        return 0;
+    double keep = (slots - at_once * shape->experts) / (shape->layers - at_once);
+    return keep < shape->experts ? (uint32_t)keep : shape->experts;
+}
+
+static double *parts_of(const struct moepage_controller *controller)
+{
+    return controller->use + 2 * (controller->shape.experts + 1ull);
+}
+
+/* Describes how steps use experts, as far as it is known. */
+static void describe_use(const struct moepage_controller *controller, uint64_t window,
+                         mp_residency_machine *machine)
+{
+    const mp_pool_shape *shape = &controller->shape;
+    double *cached = controller->use, *streamed = cached + shape->experts + 1;
+    double used = fmin(mp_pace_routed(&controller->pace), shape->experts);
+    machine->union_fraction = used > 0 ? used / shape->experts : 1;
+    if (!(used > 0) || !(controller->reuse.curve.warm > 0))
+        return;
+    const bool streams = shape->n_scopes == 1; /* else layers never do */
+    for (uint32_t x = 0; x <= shape->experts; x++) {
+        double slots = fmin((double)x * shape->layers + (double)window, shape->keys);
+        double part = parts_of(controller)[kept_of(controller, slots)];
+        cached[x] = used * miss_fraction(controller, slots);
+        streamed[x] = streams ? used * (1 - part) : cached[x];
+    }
+    machine->cached = cached;
+    machine->streamed = streamed;
+    /* Those of the layer's last step are foreseen, or all. */
+    if (!streams)
+        machine->unforeseen = 1;
+    else if (!mp_regime_is_dense((uint32_t)used, shape->experts))
+        machine->unforeseen = miss_fraction(controller, used * shape->layers);
+}
+
 static mp_residency_machine describe_machine(const struct moepage_controller *controller,
                                              const mp_scene *scene, uint64_t window)
 {
     const mp_pool_shape *shape = &controller->shape;
     double image = scene->load_ns / (scene->bus_ns > 0 ? scene->bus_ns : 1);
-    return (mp_residency_machine){
+    mp_residency_machine machine = {
         .experts = shape->experts,
         .layers = shape->layers,
         .dense_bytes = shape->slot_bytes,
@@ -292,11 +342,24 @@ static mp_residency_machine describe_machine(const struct moepage_controller *co
         .bus_bytes_per_s =
             (uint64_t)((double)scene->bus_bytes_per_s * image / (double)shape->slot_bytes),
         .decode_bytes_per_s = scene->decode_bytes_per_s,
-        .union_fraction = 1.0,
     };
+    describe_use(controller, window, &machine);
+    return machine;
 }
 
-/* Translates a plan to slots and blocks: KV gets all that experts leave. The last slot that
+/* Returns how many slots more fit into what a plan leaves beside KV, if that is less than an expert of each layer. */
+static uint64_t rest_slots(const struct moepage_controller *controller, const mp_scene *scene,
+                           uint64_t kv_bytes, uint64_t all, uint64_t slots)
+{
+    const mp_pool_shape *shape = &controller->shape;
+    uint64_t fit = slots_in(shape, scene->arena_bytes - kv_bytes);
+    uint64_t rest = fit > all ? fit - all : 0;
+    rest = rest < shape->keys - slots ? rest : shape->keys - slots;
+    return rest < shape->layers ? rest - rest % shape->step_slots : 0;
+}
+
+/* Translates a plan to slots and blocks: KV gets all that experts leave; but where the plan goes by use, what is not
+ * enough for an expert of each layer is slots. The last slot that
  * images take may not be full; then the window has one slot fewer, so that KV still gets the
  * bytes it is to have. */
 static mp_move to_slots(const struct moepage_controller *controller, const mp_scene *scene,
@@ -313,6 +376,8 @@ static mp_move to_slots(const struct moepage_controller *controller, const mp_sc
     while (mp_pool_slots_bytes(shape, first + move.slots) > scene->arena_bytes - kv_bytes &&
            move.slots >= least + shape->step_slots)
         move.slots -= shape->step_slots;
+    if (controller->planner.by_use)
+        move.slots += rest_slots(controller, scene, kv_bytes, first + move.slots, move.slots);
     uint64_t bytes = mp_pool_slots_bytes(shape, first + move.slots);
     uint64_t rest = bytes < scene->arena_bytes ? scene->arena_bytes - bytes : 0;
     if (controller->kv)
@@ -458,6 +523,8 @@ static uint32_t decide(struct moepage_controller *controller, const mp_scene *sc
     /* Acts even if KV's floor does not fit, and gives KV what it can. */
     bool planner = mode == MOEPAGE_CONTROL_PLANNER;
     controller->peak_blocks = scene->kv.burst_peak;
+    if (planner)
+        mp_pool_concentrate(controller->experts, parts_of(controller));
     pthread_mutex_lock(&controller->lock);
     bool feasible = is_feasible(controller, scene);
     controller->target = feasible || planner ? choose(controller, scene) : scene->here;

@@ -7,6 +7,10 @@
 /* Smallest relative gain in load time that justifies reverting a change of alpha. */
 #define REVERSAL_GAIN 0.025
 
+/* The gain for which measured use and the bands take turns, and that for which a plan by use is left. */
+#define TURN_GAIN 0.05
+#define USE_GAIN 0.01
+
 /* All numbers of one layer. */
 typedef struct field {
     uint32_t experts;
@@ -18,8 +22,12 @@ typedef struct field {
     bool compresses; /* there is a compressed form, and it is useful */
     bool coded;      /* images cross the bus coded and are decoded */
     bool no_dense;
-    double host_ns;   /* bus time per expert on the host */
-    double decode_ns; /* decoder time per expert decoded */
+    double host_ns;                  /* bus time per expert on the host */
+    double decode_ns;                /* decoder time per expert decoded */
+    const double *cached, *streamed; /* misses by dense experts; or NULL */
+    double miss_host_ns;             /* bus time of one missed expert */
+    double miss_decode_ns;
+    double unforeseen;
 } field;
 
 /* The accepted plans: a range of counts on the host and through the decoder. */
@@ -70,6 +78,11 @@ static void set_times(field *f, const mp_residency_machine *machine)
     f->host_ns = backend_ns(machine->union_fraction * (double)crossing, machine->bus_bytes_per_s);
     f->decode_ns = backend_ns(machine->union_fraction * (double)machine->dense_bytes,
                               machine->decode_bytes_per_s);
+    f->cached = machine->cached;
+    f->streamed = machine->streamed;
+    f->miss_host_ns = backend_ns((double)crossing, machine->bus_bytes_per_s);
+    f->miss_decode_ns = backend_ns((double)machine->dense_bytes, machine->decode_bytes_per_s);
+    f->unforeseen = machine->unforeseen;
 }
 
 static uint32_t host_count(const field *f, const mp_residency_plan *plan)
@@ -95,6 +108,36 @@ static double layer_ns(const field *f, const mp_residency_plan *plan)
                    count_ns(decoded_count(f, plan), f->decode_ns));
 }
 
+/* A layer's time on either backend, by measured use. */
+typedef struct use_ns {
+    double bus, decoder;
+} use_ns;
+
+static use_ns use_of(const field *f, const mp_residency_plan *plan, double misses)
+{
+    double kept = misses * plan->compressed / f->experts, decoded = f->coded ? misses : kept;
+    double crossing = misses - kept;
+    return (use_ns){.bus = crossing > 0 ? crossing * f->miss_host_ns : 0,
+                    .decoder = decoded > 0 ? decoded * f->miss_decode_ns : 0};
+}
+
+/* Returns a layer's time with `misses`, of which a part is unforeseen; 1: all are. */
+static double regime_ns(const field *f, const mp_residency_plan *plan, double misses,
+                        double unforeseen, double comp_ns)
+{
+    use_ns use = use_of(f, plan, misses);
+    double load = greater(use.bus, use.decoder), behind = fmin(use.bus, use.decoder);
+    double waits = fmin(comp_ns, load) + behind / greater(misses, 1);
+    return greater(comp_ns, load) + unforeseen * waits;
+}
+
+/* In the better regime. */
+static double used_ns(const field *f, const mp_residency_plan *plan, double comp_ns)
+{
+    double cached = regime_ns(f, plan, f->cached[plan->dense], 1, comp_ns);
+    return fmin(cached, regime_ns(f, plan, f->streamed[plan->dense], f->unforeseen, comp_ns));
+}
+
 static uint64_t plan_bytes(const field *f, const mp_residency_plan *plan)
 {
     return plan->dense * f->dense_bytes + plan->compressed * f->compressed_bytes;
@@ -111,6 +154,15 @@ double mp_residency_load_ns(const mp_residency_machine *machine, const mp_reside
     assert((uint64_t)plan->dense + plan->compressed <= machine->experts);
     set_times(&f, machine);
     return machine->layers * layer_ns(&f, plan);
+}
+
+double mp_residency_step_ns(const mp_residency_machine *machine, const mp_residency_plan *plan,
+                            double comp_ns)
+{
+    field f = {.experts = machine->experts};
+    assert((uint64_t)plan->dense + plan->compressed <= machine->experts);
+    set_times(&f, machine);
+    return machine->layers * used_ns(&f, plan, comp_ns / machine->layers);
 }
 
 uint64_t mp_residency_bytes(const mp_residency_machine *machine, const mp_residency_plan *plan)
@@ -417,10 +469,85 @@ static mp_residency_why step_to_soonest(mp_residency_planner *planner, const fie
     return find_soonest(&roomy, &g) < best_ns ? MP_RESIDENCY_BUDGET : MP_RESIDENCY_BOUND;
 }
 
+/* ---- By measured use ---- */
+
+/* Returns the compressed experts with which the bus and the decoder finish together (eq. 8), rounded down. */
+static uint32_t balanced(const field *f)
+{
+    double bus = f->miss_host_ns, decoder = f->miss_decode_ns;
+    double part = f->coded ? 1 - decoder / bus : bus / (bus + decoder);
+    return part > 0 && f->compresses ? (uint32_t)(part * f->experts) : 0;
+}
+
+/* Finds the plan with the shortest steps of those that fit; returns a layer's time. Given the dense experts, the time
+ * rises or falls with the compressed ones, but for a turn where both backends finish together. */
+static double find_shortest(const field *f, double comp_ns, mp_residency_plan *plan)
+{
+    const uint32_t bound = f->experts - host_bound(f);
+    double best = INFINITY;
+    *plan = (mp_residency_plan){0};
+    for (uint32_t dense = 0; dense <= f->experts && dense * f->dense_bytes <= f->room; dense++) {
+        uint64_t room = f->room - dense * f->dense_bytes;
+        uint64_t fit = f->compresses ? room / f->compressed_bytes : 0;
+        const uint32_t most = fit < f->experts - dense ? (uint32_t)fit : f->experts - dense;
+        const uint32_t fewest = bound > dense ? bound - dense : 0;
+        const uint32_t turn = balanced(f);
+        const uint32_t counts[] = {fewest, turn, turn + 1, most};
+        if (f->no_dense && dense > 0)
+            break;
+        for (uint32_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+            mp_residency_plan one = {dense, counts[i]};
+            if (counts[i] < fewest || counts[i] > most || used_ns(f, &one, comp_ns) >= best)
+                continue;
+            best = used_ns(f, &one, comp_ns);
+            *plan = one;
+        }
+    }
+    return best;
+}
+
+/* Returns a layer's time under a plan that the bands lead to. */
+static double banded_ns(const field *f, const mp_residency_planner *planner, double comp_ns)
+{
+    const mp_residency_plan none = {0};
+    mp_residency_planner fresh = {.config = planner->config};
+    goal g;
+    if (!find_band(f, &fresh, comp_ns, &g))
+        find_soonest(f, &g);
+    mp_residency_plan plan = nearest(f, &g, &none);
+    return used_ns(f, &plan, comp_ns);
+}
+
+/* Steps towards `target`, with the shortest steps of all plans that fit. */
+static mp_residency_why step_by_use(mp_residency_planner *planner, const field *f, double comp_ns,
+                                    const mp_residency_plan *target, mp_residency_plan *next)
+{
+    const mp_residency_plan now = planner->plan;
+    double best_ns = used_ns(f, target, comp_ns);
+    bool allowed = host_count(f, &now) <= host_bound(f) && !(f->no_dense && now.dense) &&
+                   (f->compresses || !now.compressed);
+    bool moves = !allowed || best_ns < used_ns(f, &now, comp_ns) * (1 - USE_GAIN);
+    for (uint32_t n = 0; moves && n <= f->experts / 4; n++) {
+        mp_residency_plan one = one_towards(f, next, target, false);
+        if (n > 0 && one.compressed > now.compressed)
+            break;
+        *next = one;
+    }
+    planner->last_step = 0;
+    if (distance(f, &now, next))
+        return plan_bytes(f, next) < plan_bytes(f, &now) ? MP_RESIDENCY_LOWER : MP_RESIDENCY_RAISE;
+    field roomy = *f;
+    roomy.room = UINT64_MAX;
+    mp_residency_plan any;
+    return find_shortest(&roomy, comp_ns, &any) < best_ns * (1 - USE_GAIN) ? MP_RESIDENCY_BUDGET
+                                                                           : MP_RESIDENCY_HOLD;
+}
+
 static mp_residency_why choose(mp_residency_planner *planner, const field *f, double comp_ns,
                                mp_residency_plan *next)
 {
     goal g;
+    mp_residency_plan target;
     if (f->starved || !fits(f, &planner->plan)) {
         if (f->starved)
             *next = (mp_residency_plan){0};
@@ -431,6 +558,13 @@ static mp_residency_why choose(mp_residency_planner *planner, const field *f, do
     }
     if (!(comp_ns > 0))
         return MP_RESIDENCY_HOLD;
+    if (f->cached) {
+        double by_use = find_shortest(f, comp_ns, &target), banded = banded_ns(f, planner, comp_ns);
+        planner->by_use = planner->by_use ? banded >= by_use * (1 - TURN_GAIN)
+                                          : by_use < banded * (1 - TURN_GAIN);
+        if (planner->by_use)
+            return step_by_use(planner, f, comp_ns, &target, next);
+    }
     if (find_band(f, planner, comp_ns, &g))
         return step_in_band(planner, f, &g, comp_ns, next);
     return step_to_soonest(planner, f, next);

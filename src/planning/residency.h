@@ -25,6 +25,24 @@
  * retried before it is predicted past the middle of the band; and among plans that all fall short,
  * a change of alpha is not reverted for 2.5 % of load time or less.
  *
+ * All this takes every expert to be used as much as any other. Where a step uses few, and the same ones again, what
+ * stays in device memory is what is used most, and dense experts are worth more than that. Given how many experts of a
+ * layer a step misses by x, the planner also knows the time of a step by what was measured. Of the misses, y / E find
+ * an image, and the others cross the bus:
+ *
+ *     bus     = misses * (1 - y / E) * an expert's bus time
+ *     decoder = misses * (y / E, or 1 where images cross the bus coded) * an expert's decoder time
+ *     load    = max(bus, decoder), and behind the last or in front of the first load min(bus, decoder) / misses
+ *     layer   = max(comp, load) + u * (min(comp, load) + that)
+ *
+ * of a cache with u = 1, since a miss is known when it is routed, and of a window that streams with the part u that is
+ * unforeseen (regime.h).
+ *
+ * A layer takes the shorter of the two, since sessions choose. If the plan with the shortest steps of those that fit is 5 %
+ * shorter than the plan that the bands lead to, the planner goes there instead, and stays with it until the bands are
+ * 5 % better; a plan within 1 % of it is kept. Then only images that have to be brought are staggered; slots that grow
+ * and images that are dropped move no bytes, and up to a quarter of a layer's experts change at once.
+ *
  * Pure: numbers in, a plan out. */
 #ifndef MP_PLANNING_RESIDENCY_H
 #define MP_PLANNING_RESIDENCY_H
@@ -48,6 +66,11 @@ typedef struct mp_residency_machine {
     uint64_t bus_bytes_per_s;    /* of images as they cross the bus; 0 = no bus */
     uint64_t decode_bytes_per_s; /* dense output; 0 = no decoder, no compressed form */
     double union_fraction;       /* fraction of a layer's experts that a step uses, 0..1 */
+    /* Experts of a layer that a step misses where x of each layer are dense beside the window, [experts + 1]:
+     * of a cache, and of a window that keeps those that are used most. NULL, both: not known. */
+    const double *cached, *streamed;
+    double
+        unforeseen; /* fraction of what a streaming step loads that is known only when it is routed, 0..1 */
 } mp_residency_machine;
 
 typedef struct mp_residency_config {
@@ -92,6 +115,7 @@ typedef struct mp_residency_planner {
     int32_t last_step;        /* the planner's last change of alpha: +1, -1; 0 = none */
     uint32_t refused_host;    /* bus count that was too high when last tried; 0 = none */
     uint32_t refused_decoded; /* decoder count that was too high */
+    bool by_use;              /* it goes by what was measured, not by the bands */
 } mp_residency_planner;
 
 /* Initialises a planner; theta is clamped to (0, 1], `start` may be any plan. */
@@ -101,6 +125,9 @@ void mp_residency_init(mp_residency_planner *planner, const mp_residency_config 
 /* Returns tau_load of one iteration in ns (eq. 9, 10); INFINITY if some experts
  * cannot be loaded. */
 double mp_residency_load_ns(const mp_residency_machine *machine, const mp_residency_plan *plan);
+/* Returns the time of a step under a plan in ns, by measured use, which is known. */
+double mp_residency_step_ns(const mp_residency_machine *machine, const mp_residency_plan *plan,
+                            double comp_ns);
 /* Returns C_exp: a plan's device bytes. */
 uint64_t mp_residency_bytes(const mp_residency_machine *machine, const mp_residency_plan *plan);
 

@@ -308,6 +308,13 @@ void mp_pool_put_back(struct moepage_expert_pool *pool, const mp_set_aside *asid
     pthread_mutex_unlock(&pool->lock);
 }
 
+void mp_pool_concentrate(struct moepage_expert_pool *pool, double *part)
+{
+    pthread_mutex_lock(&pool->lock);
+    mp_cache_concentrate(pool->cache, part);
+    pthread_mutex_unlock(&pool->lock);
+}
+
 /* ---- the watch ---- */
 
 void mp_pool_set_watch(struct moepage_expert_pool *pool, struct mp_watch *watch)

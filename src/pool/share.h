@@ -30,6 +30,8 @@ typedef struct mp_pool_survey {
 void mp_pool_replay_hits(struct moepage_expert_pool *pool);
 /* Replays hits, then surveys the pool. */
 mp_pool_survey mp_pool_look(struct moepage_expert_pool *pool);
+/* As mp_cache_concentrate. */
+void mp_pool_concentrate(struct moepage_expert_pool *pool, double *part);
 mp_extent mp_pool_get_extent(struct moepage_expert_pool *pool);
 
 /* Sets the pool's one watch, or removes it (NULL). No step is open. */

@@ -322,6 +322,75 @@ static void test_residency_goes_on_from_what_could_be_done(void **state)
     expect_step(&planner, &l40, &input, MP_RESIDENCY_LOWER, 0, 511);
 }
 
+/* ---- By measured use ---- */
+
+/* OLMoE on an L40, images of two thirds over the bus, one sequence: 8 of 64 experts a layer. A cache of x dense ones
+ * misses 8 (1 - x / 64)^4, and streaming never pays. */
+static mp_residency_machine olmoe(double *misses)
+{
+    for (uint32_t x = 0; x <= 64; x++)
+        misses[x] = 8 * pow(1 - x / 64.0, 4);
+    return (mp_residency_machine){
+        .experts = 64,
+        .layers = 16,
+        .dense_bytes = 12582912,
+        .compressed_bytes = 8388608,
+        .window_bytes = 128 * 12582912ull,
+        .coded_bus = true,
+        .bus_bytes_per_s = 25000000000,
+        .decode_bytes_per_s = 175000000000,
+        .union_fraction = 0.125,
+        .cached = misses,
+        .streamed = misses,
+        .unforeseen = 1,
+    };
+}
+
+static void test_residency_step_by_use_is_what_its_misses_take(void **state)
+{
+    (void)state;
+    double misses[65], streamed[65];
+    mp_residency_machine l40 = olmoe(misses);
+    const double bus = 8388608. / 25, decoder = 12582912. / 175, comp = 16 * 200000.;
+    /* Half of 2 ^ -4 * 8 = half a miss a layer: no two at once, so that each waits for the bus and then the decoder. */
+    mp_residency_plan half = {32, 0};
+    expect_ns(mp_residency_step_ns(&l40, &half, comp), comp + 16 * 0.5 * (bus + decoder));
+    /* A quarter has images; 8 misses: the decoder's part hides behind the bus but for one. */
+    mp_residency_plan images = {0, 16};
+    expect_ns(mp_residency_step_ns(&l40, &images, comp), comp + 16 * (6 * bus + decoder));
+    l40.coded_bus = false; /* only what has an image is decoded */
+    double dense = 12582912. / 25;
+    expect_ns(mp_residency_step_ns(&l40, &images, comp), comp + 16 * (6 * dense + 2 * decoder / 8));
+    /* All foreseen: as long as the bus, which brings a quarter of what a cache misses. */
+    for (uint32_t x = 0; x <= 64; x++)
+        streamed[x] = misses[x] / 4;
+    l40.streamed = streamed;
+    l40.unforeseen = 0;
+    expect_ns(mp_residency_step_ns(&l40, &images, comp), 16 * 1.5 * dense);
+    l40.unforeseen = 0.5; /* computing hides half as much, and some wait for the decoder */
+    expect_ns(mp_residency_step_ns(&l40, &images, comp),
+              16 * (1.5 * dense + 0.5 * (200000 + 0.5 * decoder / 2)));
+    expect_ns(mp_residency_step_ns(&l40, &(mp_residency_plan){64, 0}, comp), comp);
+}
+
+/* Bands keep 34 in the room of 23 dense ones, nearly all compressed, and wait for the rest; one sequence wants the 23. */
+static void test_residency_keeps_dense_what_few_use_again(void **state)
+{
+    (void)state;
+    double misses[65];
+    mp_residency_machine l40 = olmoe(misses);
+    mp_residency_input input = {.comp_ns = 3.2 * MS,
+                                .gpu_bytes = l40.window_bytes + 16 * 23 * l40.dense_bytes};
+    mp_residency_planner planner = planner_at(2, 31, (mp_residency_config){.theta = 0.9});
+    for (uint32_t i = 0; i < 3; i++)
+        mp_residency_step(&planner, &l40, &input, &(mp_residency_answer){0});
+    expect_step(&planner, &l40, &input, MP_RESIDENCY_BUDGET, 23, 0);
+    l40.cached = l40.streamed = NULL;
+    for (uint32_t i = 0; i < 64; i++)
+        mp_residency_step(&planner, &l40, &input, &(mp_residency_answer){0});
+    expect_step(&planner, &l40, &input, MP_RESIDENCY_BUDGET, 1, 33);
+}
+
 /* ---- Exp#3 ---- */
 
 /* Seven intervals offload 48 experts each: one of every layer, or 336 of the last. */
@@ -362,6 +431,8 @@ int main(void)
         cmocka_unit_test(test_residency_does_not_go_back_to_what_it_refused),
         cmocka_unit_test(test_residency_takes_back_what_kv_took),
         cmocka_unit_test(test_residency_goes_on_from_what_could_be_done),
+        cmocka_unit_test(test_residency_step_by_use_is_what_its_misses_take),
+        cmocka_unit_test(test_residency_keeps_dense_what_few_use_again),
         cmocka_unit_test(test_residency_by_layer_loads_one_layer_for_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

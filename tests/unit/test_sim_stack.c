@@ -5,6 +5,7 @@
 
 #include "arena/home.h"
 #include "bank_model.h"
+#include "pool/share.h"
 #include "stack_rig.h"
 #include "testing.h"
 
@@ -111,6 +112,32 @@ static void test_sim_stack_hint_loads_behind_the_callers_work(void **state)
     MUST(moepage_expert_pool_get_info(s.pool, &info));
     assert_int_equal(info.prefetch_useful, 3);
     assert_int_equal(info.prefetch_bytes, 3 * SLOT);
+    stack_close(&s);
+}
+
+/* ---- what is used most ---- */
+
+static void test_sim_stack_uses_concentrate(void **state)
+{
+    (void)state;
+    const int32_t often[3] = {4, 9, 2}, seldom[3] = {9, 11, 2};
+    mp_phantom_shape shape = small_shape();
+    moepage_expert_pool_config config = {.struct_size = sizeof config, .slots = 8};
+    double part[17];
+    stack s;
+    open_small(&s, &shape, &config);
+    mp_pool_concentrate(s.pool, part); /* none is used more than others */
+    for (uint32_t x = 0; x <= 16; x++)
+        assert_true(part[x] > x / 16.0 - 1e-9 && part[x] < x / 16.0 + 1e-9);
+    for (int i = 0; i < 6; i++)
+        stack_step(&s, i < 4 ? often : seldom);
+    mp_pool_replay_hits(s.pool);
+    mp_pool_concentrate(s.pool, part); /* 6 uses, 6, 4, 2 */
+    const double expected[] = {0, 6 / 18.0, 12 / 18.0, 16 / 18.0, 1, 1};
+    for (uint32_t x = 0; x <= 16; x++) {
+        double one = expected[x < 5 ? x : 5];
+        assert_true(part[x] > one - 1e-9 && part[x] < one + 1e-9);
+    }
     stack_close(&s);
 }
 
@@ -340,6 +367,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sim_stack_step_takes_its_loads_and_kernels),
         cmocka_unit_test(test_sim_stack_hint_loads_behind_the_callers_work),
+        cmocka_unit_test(test_sim_stack_uses_concentrate),
         cmocka_unit_test(test_sim_stack_exph_crosses_the_bus_coded),
         cmocka_unit_test(test_sim_stack_compressed_experts_only_decode),
         cmocka_unit_test(test_sim_stack_cold_experts_pass_through_the_host_tier),
