@@ -24,6 +24,12 @@ static int run_static(const sim_serve_config *config, sim_arm_run *out)
     return out->feasible ? run_point(config, &out->split, &out->result) : RUN_OK;
 }
 
+int sim_static_run(const sim_serve_config *config, const mp_split *split, sim_arm_run *out)
+{
+    *out = (sim_arm_run){.feasible = true, .split = *split};
+    return run_static(config, out);
+}
+
 static int run_fixed(const sim_serve_config *config, double fraction, sim_arm_run *out)
 {
     mp_split_bounds bounds;
@@ -42,22 +48,30 @@ static int run_configured(const sim_serve_config *config, sim_arm_run *out)
     return code ? code : run_static(config, out);
 }
 
-/* Gives experts their whole working set, regardless of KV's needs. */
-static int run_flux(const sim_serve_config *config, sim_arm_run *out)
+int sim_flux_run(const sim_serve_config *config, const sim_configured *configured, sim_arm_run *out)
 {
-    int code = sim_configure(config, &out->configured);
-    const mp_split_bounds *bounds = &out->configured.bounds;
-    if (code)
-        return code;
-    out->feasible = out->configured.feasible;
-    const mp_curve *curve = &out->configured.experts;
+    const mp_split_bounds *bounds = &configured->bounds;
+    const mp_curve *curve = &configured->experts;
     uint64_t set = 0;
-    while (out->feasible && set < bounds->max_experts &&
+    *out = (sim_arm_run){.feasible = configured->feasible};
+    if (!out->feasible)
+        return RUN_OK;
+    while (set < bounds->max_experts &&
            mp_curve_misses(curve, (double)set) > WORKING_SET_LEFT * curve->warm)
         set++;
-    if (out->feasible)
-        mp_split_flux(bounds, set, &out->split);
+    mp_split_flux(bounds, set, &out->split);
     return run_static(config, out);
+}
+
+static int run_flux(const sim_serve_config *config, sim_arm_run *out)
+{
+    sim_configured configured;
+    int code = sim_configure(config, &configured);
+    if (code)
+        return code;
+    code = sim_flux_run(config, &configured, out);
+    out->configured = configured;
+    return code;
 }
 
 /* ---- Controllers ------------------------------------------------------------------------- */
@@ -98,10 +112,9 @@ int sim_online_run(const sim_serve_config *config, const mp_split *start, uint32
     return run_static(&own, out);
 }
 
-/* Starts from an even split, adjusted to the floor; with admission from KV for one of the longest sequences, with
- * which experts thrash least while nothing is known. */
-static int run_controlled(const sim_serve_config *config, uint32_t mode, sim_arm_run *out)
+int sim_controlled_run(const sim_serve_config *config, uint32_t mode, sim_arm_run *out)
 {
+    *out = (sim_arm_run){0};
     mp_split_bounds bounds;
     mp_split start;
     int code = sim_split_bounds(config, &bounds);
@@ -193,9 +206,9 @@ int sim_split_run(const sim_serve_config *config, const sim_split_option *split,
     case SIM_SPLIT_FLUX: return run_flux(config, out);
     case SIM_SPLIT_MV_WSA: return run_configured(config, out);
     case SIM_SPLIT_ORACLE: return sim_oracle_run(config, out);
-    case SIM_SPLIT_DUAL_RESIZE: return run_controlled(config, MOEPAGE_CONTROL_DUAL_RESIZE, out);
-    case SIM_SPLIT_PLANNER: return run_controlled(config, MOEPAGE_CONTROL_PLANNER, out);
-    default: return run_controlled(config, MOEPAGE_CONTROL_MV_WSA, out);
+    case SIM_SPLIT_DUAL_RESIZE: return sim_controlled_run(config, MOEPAGE_CONTROL_DUAL_RESIZE, out);
+    case SIM_SPLIT_PLANNER: return sim_controlled_run(config, MOEPAGE_CONTROL_PLANNER, out);
+    default: return sim_controlled_run(config, MOEPAGE_CONTROL_MV_WSA, out);
     }
 }
 

@@ -26,6 +26,11 @@ typedef struct sim_arm_run {
 
 /* Serves config's jobs under a split; config->stack has no split yet. */
 int sim_split_run(const sim_serve_config *config, const sim_split_option *split, sim_arm_run *out);
+/* The same under a given split. */
+int sim_static_run(const sim_serve_config *config, const mp_split *split, sim_arm_run *out);
+/* Gives experts the whole working set that the configurator has seen, regardless of KV's needs. */
+int sim_flux_run(const sim_serve_config *config, const sim_configured *configured,
+                 sim_arm_run *out);
 /* Configures a baseline for the jobs, with KV for at least `sequences` of the longest job. */
 int sim_baseline_plan(const sim_serve_config *config, const char *name, uint32_t sequences,
                       sim_serve_config *out, bool *feasible);
@@ -41,6 +46,8 @@ void sim_baseline_list(FILE *out);
  * (MOEPAGE_CONTROL_*) that moves it; what config->stack.controller says otherwise, holds. */
 int sim_online_run(const sim_serve_config *config, const mp_split *start, uint32_t mode,
                    sim_arm_run *out);
+/* The same from an even split on, adjusted to the floor. */
+int sim_controlled_run(const sim_serve_config *config, uint32_t mode, sim_arm_run *out);
 /* Serves every split of a grid and returns the best in out->result: among those without admission
  * failures, if there are any. */
 int sim_oracle_run(const sim_serve_config *config, sim_arm_run *out);

@@ -44,10 +44,16 @@ static const sim_study studies[] = {
      false, sim_study_precision},
     {"rightsize", "WiSP section 5.4: a user's own table and working set against the population's",
      true, sim_study_rightsize},
-    {"splits", "MV-WSA before serving, against the best of all splits, on real traces", true,
+    {"splits", "every way to divide memory, against the best of all splits, on real traces", true,
      sim_study_splits},
-    {"shifts", "MV-WSA while the workload changes, against the best split in hindsight", true,
+    {"splits-synthetic", "the same with synthetic routes of three other models", true,
+     sim_study_splits_synthetic},
+    {"shifts", "every way while the workload changes, against the best split in hindsight", true,
      sim_study_shifts},
+    {"shifts-synthetic", "the same with synthetic routes of other models", true,
+     sim_study_shifts_synthetic},
+    {"rings", "the same where sessions return in a fixed order, as LRU likes least", true,
+     sim_study_rings},
 };
 
 #define N_STUDIES (sizeof studies / sizeof *studies)
@@ -63,7 +69,7 @@ const sim_study *sim_study_find(const char *name)
 void sim_study_list(FILE *out)
 {
     for (size_t i = 0; i < N_STUDIES; i++)
-        fprintf(out, "%-14s %s\n", studies[i].name, studies[i].line);
+        fprintf(out, "%-16s %s\n", studies[i].name, studies[i].line);
 }
 
 /* ---- Findings ---------------------------------------------------------------------------- */
@@ -117,10 +123,10 @@ static void print_text(const sim_study *study, const sim_findings *found)
     printf("%s\n", study->line);
     for (uint32_t i = 0; i < found->n_settings; i++)
         printf("  %s\n", found->settings[i]);
-    printf("%-40s %-26s %10s %10s %10s\n", "case", "figure", "ours", "paper", "ours/paper");
+    printf("%-40s %-34s %10s %10s %10s\n", "case", "figure", "ours", "paper", "ours/paper");
     for (uint32_t i = 0; i < found->n; i++) {
         const sim_finding *f = &found->findings[i];
-        printf("%-40s %-26s", f->where, f->what);
+        printf("%-40s %-34s", f->where, f->what);
         print_number(f->ours);
         print_number(f->paper);
         print_number(f->ours / f->paper);
@@ -133,8 +139,8 @@ static void print_text(const sim_study *study, const sim_findings *found)
 
 static json_t *pack_finding(const sim_finding *f)
 {
-    json_t *json = json_pack("{s:s, s:s, s:f}", "case", f->where, "figure", f->what, "ours",
-                             isfinite(f->ours) ? f->ours : 0.0);
+    json_t *ours = isfinite(f->ours) ? json_real(f->ours) : json_null();
+    json_t *json = json_pack("{s:s, s:s, s:o}", "case", f->where, "figure", f->what, "ours", ours);
     if (!json || isnan(f->paper))
         return json;
     int failed = json_object_set_new(json, "paper", json_real(f->paper)) ||

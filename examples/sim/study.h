@@ -76,6 +76,9 @@ int sim_study_planner(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_precision(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_rightsize(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_splits(bool brief, uint64_t seed, sim_findings *out);
+int sim_study_splits_synthetic(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_shifts(bool brief, uint64_t seed, sim_findings *out);
+int sim_study_shifts_synthetic(bool brief, uint64_t seed, sim_findings *out);
+int sim_study_rings(bool brief, uint64_t seed, sim_findings *out);
 
 #endif

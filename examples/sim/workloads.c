@@ -6,8 +6,10 @@
 
 #include "common/fail.h"
 #include "sim/configure.h"
+#include "sim/study_evictions.h"
+#include "sim/synthetic.h"
 
-#define SHAPE "gpt-oss-20b"
+#define RECORDED "gpt-oss-20b"
 #define BLOCK_TOKENS 64u
 
 #define CONV "AzureLLMInferenceTrace_conv.csv"
@@ -26,10 +28,21 @@
         .clients = { c, s, t, first, later, answer, SIM_ORDER_RANDOM, 0 } \
     }
 
+/* The same in rotation, so that a session returns when all others have had a turn. */
+#define RING(c, s, t, first, later, answer)                              \
+    {                                                                    \
+        .clients = { c, s, t, first, later, answer, SIM_ORDER_TURNS, 0 } \
+    }
+
 /* Name, machine, bytes per weight, kind of KV miss, concurrency, budget. */
 #define ON(n, m, bytes, miss, c, budget)                                            \
     .name = n, .machine = m, .f8 = bytes == 1, .recompute = miss, .concurrency = c, \
     .budget_percent = budget
+/* The same with synthetic routes of a model in BF16. */
+#define OF(n, model_, m, miss, c, budget) ON(n, m, 2, miss, c, budget), .model = model_
+#define OLMOE "olmoe-1b-7b"
+#define QWEN3 "qwen3-30b-a3b"
+#define V2_LITE "deepseek-v2-lite"
 #define AGAIN true
 #define SWAP false
 
@@ -63,6 +76,23 @@ const sim_workload sim_workloads[] = {
 
 const uint32_t sim_n_workloads = sizeof sim_workloads / sizeof *sim_workloads;
 
+const sim_workload sim_synthetic_workloads[] = {
+    {OF("olmoe-conv-4", OLMOE, "rtx4090", AGAIN, 4, 60), .phase = {FROM(CONV, 0, 40, 4096)}},
+    {OF("olmoe-chat-2", OLMOE, "rtx4090", AGAIN, 2, 50), .phase = {CLIENTS(2, 6, 4, 800, 100, 60)}},
+    {OF("qwen3-code-4", QWEN3, "h100-pcie5", AGAIN, 4, 40), .phase = {FROM(CODE, 0, 30, 4096)}},
+    {OF("qwen3-tools-2", QWEN3, "h100-pcie5", AGAIN, 2, 30),
+     .phase = {CLIENTS(2, 2, 12, 400, 60, 30)}},
+    {OF("v2-lite-conv-4", V2_LITE, "a6000", AGAIN, 4, 50), .phase = {FROM(CONV, 2000, 30, 4096)}},
+    {OF("v2-lite-chat-2", V2_LITE, "a6000", SWAP, 2, 40),
+     .phase = {CLIENTS(2, 6, 4, 1500, 150, 60)}},
+};
+
+const sim_workload sim_short_synthetic = {OF("olmoe-short", OLMOE, "rtx4090", AGAIN, 2, 30),
+                                          .phase = {CLIENTS(2, 2, 3, 200, 60, 30)}};
+
+const uint32_t sim_n_synthetic_workloads =
+    sizeof sim_synthetic_workloads / sizeof *sim_synthetic_workloads;
+
 /* Tool calls revisit a few short contexts; conversations return, much later, to many long ones. */
 #define TOOLS(c, s, t) CLIENTS(c, s, t, 400, 60, 30)
 #define TALKS(c, s, t) CLIENTS(c, s, t, 6000, 60, 40)
@@ -83,6 +113,33 @@ const sim_workload sim_shifts[] = {
 };
 
 const uint32_t sim_n_shifts = sizeof sim_shifts / sizeof *sim_shifts;
+
+const sim_workload sim_short_shift = {ON("short", "rtx4090", 1, AGAIN, 2, 30),
+                                      .phase = {TOOLS(2, 1, 16), RING(1, 6, 4, 900, 60, 20)}};
+
+const sim_workload sim_synthetic_shifts[] = {
+    {OF("olmoe-tools-talks", OLMOE, "rtx4090", AGAIN, 4, 60),
+     .phase = {TOOLS(4, 1, 60), CLIENTS(1, 10, 8, 2500, 60, 40)}},
+    {OF("v2-lite-tools-talks", V2_LITE, "a6000", AGAIN, 4, 40),
+     .phase = {TOOLS(4, 1, 60), CLIENTS(1, 16, 8, 4000, 60, 40)}},
+};
+
+const uint32_t sim_n_synthetic_shifts = sizeof sim_synthetic_shifts / sizeof *sim_synthetic_shifts;
+
+/* The first has short turns. Sessions of the next two grow, to 9 and 4 times their first prompt. The last one's
+ * contexts need a little more than the whole budget. */
+const sim_workload sim_rings[] = {
+    {ON("tools-ring", "rtx4090", 1, AGAIN, 4, 40),
+     .phase = {TOOLS(4, 1, 60), RING(1, 12, 8, 4000, 60, 40)}},
+    {ON("tools-growing", "rtx4090", 1, AGAIN, 4, 40),
+     .phase = {TOOLS(4, 1, 60), RING(1, 8, 10, 600, 500, 40)}},
+    {ON("growing-tools", "rtx4090", 1, AGAIN, 4, 40),
+     .phase = {RING(2, 5, 8, 1200, 500, 40), TOOLS(4, 1, 60)}},
+    {ON("tools-ring-over", "rtx4090", 1, AGAIN, 4, 20),
+     .phase = {TOOLS(4, 1, 60), RING(1, 18, 5, 4400, 60, 40)}},
+};
+
+const uint32_t sim_n_rings = sizeof sim_rings / sizeof *sim_rings;
 
 static int make_phase(const sim_phase *phase, const char *requests, sim_jobs *out)
 {
@@ -113,9 +170,11 @@ static int make_jobs(const sim_workload *workload, const char *requests, uint32_
     return code;
 }
 
-/* Binds each session to routing of one kind: a dataset's category. */
-static int bind(const sim_trace *trace, sim_jobs *jobs)
+/* Binds each session to routing of one kind: a dataset's category, or a generated request. */
+static int bind(const sim_scene *scene, const sim_trace *trace, sim_jobs *jobs)
 {
+    if (scene->generator)
+        return sim_jobs_bind(jobs, scene->generator->n_requests, NULL, 0);
     uint32_t n = trace->source.n_requests;
     uint32_t *group = malloc(n * sizeof *group);
     if (!group)
@@ -127,39 +186,79 @@ static int bind(const sim_trace *trace, sim_jobs *jobs)
     return code;
 }
 
-int sim_scene_open(const sim_workload *workload, const sim_trace *trace, const char *requests,
-                   uint32_t phases, sim_scene *out)
+static int open_generator(const sim_workload *workload, uint64_t seed, sim_scene *out)
 {
+    sim_synthetic config;
+    if (!workload->model)
+        return RUN_OK;
+    int code = sim_synthetic_read(workload->model, seed, &config);
+    return code ? code : sim_synthetic_open(&config, &out->generator);
+}
+
+static sim_serve_config configure(const sim_workload *workload, const sim_trace *trace,
+                                  const sim_scene *scene)
+{
+    const sim_shape *shape = &scene->shape;
+    double experts = (double)shape->expert_bytes * shape->experts * shape->moe_layers;
+    sim_serve_config config = {.stack = {.machine = &scene->machine,
+                                         .shape = shape,
+                                         .arena_bytes =
+                                             (uint64_t)(experts * workload->budget_percent / 100),
+                                         .block_tokens = BLOCK_TOKENS},
+                               .jobs = &scene->jobs,
+                               .source = scene->generator ? scene->generator : &trace->source,
+                               .concurrency = workload->concurrency,
+                               .recompute = workload->recompute,
+                               .quiet = true};
+    sim_fix_granule(&config.stack);
+    return config;
+}
+
+int sim_scene_open(const sim_workload *workload, const sim_recordings *recordings, uint32_t phases,
+                   uint64_t seed, sim_scene *out)
+{
+    const char *model = workload->model ? workload->model : RECORDED;
     *out = (sim_scene){0};
     int code = sim_machine_find(workload->machine, &out->machine);
     if (!code)
-        code = sim_shape_find(SHAPE, 1, workload->f8, &out->shape);
+        code = sim_shape_find(model, 1, workload->f8, &out->shape);
     if (!code)
-        code = make_jobs(workload, requests, phases, &out->jobs);
+        code = open_generator(workload, seed, out);
     if (!code)
-        code = bind(trace, &out->jobs);
-    if (code) {
+        code = make_jobs(workload, recordings->requests, phases, &out->jobs);
+    if (!code)
+        code = bind(out, recordings->routing, &out->jobs);
+    if (code)
         sim_scene_close(out);
-        return code;
-    }
-    const sim_shape *shape = &out->shape;
-    double experts = (double)shape->expert_bytes * shape->experts * shape->moe_layers;
-    out->config =
-        (sim_serve_config){.stack = {.machine = &out->machine,
-                                     .shape = shape,
-                                     .arena_bytes =
-                                         (uint64_t)(experts * workload->budget_percent / 100),
-                                     .block_tokens = BLOCK_TOKENS},
-                           .jobs = &out->jobs,
-                           .source = &trace->source,
-                           .concurrency = workload->concurrency,
-                           .recompute = workload->recompute,
-                           .quiet = true};
-    sim_fix_granule(&out->config.stack);
-    return RUN_OK;
+    else
+        out->config = configure(workload, recordings->routing, out);
+    return code;
 }
 
 void sim_scene_close(sim_scene *scene)
 {
     sim_jobs_free(&scene->jobs);
+    if (scene->generator)
+        scene->generator->close(scene->generator);
+    scene->generator = NULL;
+}
+
+/* ---- Recordings -------------------------------------------------------------------------- */
+
+int sim_recordings_open(const sim_findings *study, sim_recordings *out)
+{
+    *out = (sim_recordings){0};
+    if (!study->traces)
+        return fail(RUN_REFUSED, "this study is of real traces: --trace says in which directory "
+                                 "gpt-oss-20b and requests are");
+    snprintf(out->requests, sizeof out->requests, "%.4000s/requests", study->traces);
+    out->routing = sim_study_open_trace(study);
+    return out->routing ? RUN_OK : RUN_REFUSED;
+}
+
+void sim_recordings_close(sim_recordings *recordings)
+{
+    if (recordings->routing)
+        recordings->routing->source.close(&recordings->routing->source);
+    recordings->routing = NULL;
 }

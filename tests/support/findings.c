@@ -42,6 +42,15 @@ void findings_check_claims(const sim_findings *found, uint32_t least)
             fail_msg("does not hold: %s", found->claims[i].text);
 }
 
+bool findings_holds(const sim_findings *found, const char *text)
+{
+    for (uint32_t i = 0; i < found->n_claims; i++)
+        if (!strncmp(found->claims[i].text, text, strlen(text)))
+            return found->claims[i].holds;
+    fail_msg("nothing is claimed of '%s'", text);
+    return false;
+}
+
 double findings_figure(const sim_findings *found, const char *where, const char *what)
 {
     for (uint32_t i = 0; i < found->n; i++)

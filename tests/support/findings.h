@@ -13,6 +13,9 @@ const char *findings_traces(const char *test);
 /* Every study says what has to be so, and finds that it is; `least` claims at least. */
 void findings_check_claims(const sim_findings *found, uint32_t least);
 
+/* Whether the claim whose text begins so holds. */
+bool findings_holds(const sim_findings *found, const char *text);
+
 /* The figure of the case whose name begins so. */
 double findings_figure(const sim_findings *found, const char *where, const char *what);
 
