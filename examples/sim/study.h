@@ -61,6 +61,8 @@ void sim_claim_that(sim_findings *out, bool holds, const char *format, ...)
 
 int sim_study_wisp_table2(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_wisp_prefetch(bool brief, uint64_t seed, sim_findings *out);
+int sim_study_wisp_table4(bool brief, uint64_t seed, sim_findings *out);
+int sim_study_wisp_table6(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_flux_figure6(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_flux_exp1(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_flux_exp2(bool brief, uint64_t seed, sim_findings *out);

@@ -2,17 +2,7 @@
 #include <math.h>
 
 #include "common/fail.h"
-#include "sim/study_bench.h"
-
-#define GIB (1ull << 30)
-
-/* The host program's time per layer and token, from two statements of the paper: 26.79 tok/s with
- * all experts resident under the pager (table 2), 0.78 ms per layer, a third of it in the pager's
- * hook (app. H). The simulated kernels take 45 us of a layer themselves. */
-#define LAYER_NS 777657u
-#define KERNEL_NS 45000u
-#define HOOK_NS (LAYER_NS / 3)
-#define HOST_NS (LAYER_NS - HOOK_NS - KERNEL_NS)
+#include "sim/study_wisp.h"
 
 #define KV_TOKENS 8192u
 #define PROMPT_TOKENS 32u
@@ -31,23 +21,34 @@ static const budget table2[] = {
 
 /* ---- Arms -------------------------------------------------------------------------------- */
 
-static sim_serve_config one_stream(const sim_bench *bench, uint64_t slots)
+/* Sizes the arena for the slots, and KV that one sequence never fills. */
+static void give_arena(const sim_bench *bench, sim_serve_config *config)
 {
-    sim_serve_config config = sim_bench_config(bench);
-    config.stack.expert_slots = slots;
-    config.stack.arena_bytes =
-        slots * bench->slot_bytes + KV_TOKENS * sim_shape_kv_token_bytes(&bench->shape);
-    return config;
+    config->stack.arena_bytes = config->stack.expert_slots * bench->slot_bytes +
+                                KV_TOKENS * sim_shape_kv_token_bytes(&bench->shape);
 }
 
 /* Configures WiSP: `cap` slots in each layer, LRU. */
 static sim_serve_config paging(const sim_bench *bench, uint32_t cap)
 {
-    sim_serve_config config = one_stream(bench, (uint64_t)cap * bench->shape.moe_layers);
+    sim_serve_config config = sim_bench_config(bench);
+    config.stack.expert_slots = (uint64_t)cap * bench->shape.moe_layers;
+    give_arena(bench, &config);
     config.stack.scope = MOEPAGE_SCOPE_LAYER;
     config.warm_layers = bench->shape.moe_layers;
-    config.layer_overhead_ns = HOST_NS + HOOK_NS;
+    config.layer_overhead_ns = SIM_WISP_HOST_NS + SIM_WISP_HOOK_NS;
     return config;
+}
+
+void sim_wisp_offload(const sim_bench *bench, uint32_t own, bool in_place, sim_serve_config *config)
+{
+    const sim_shape *s = &bench->shape;
+    uint32_t resident = s->moe_layers - own;
+    config->stack.expert_slots = (uint64_t)resident * s->experts + (own ? s->top_k : 0);
+    config->own_layers = own;
+    config->own_in_place = in_place;
+    config->warm_layers = resident;
+    config->layer_overhead_ns = SIM_WISP_HOST_NS;
 }
 
 /* Configures --cpu-offload-gb: whole layers on the host, the others resident. */
@@ -55,15 +56,11 @@ static sim_serve_config offloading(const sim_bench *bench, uint32_t gib, bool in
 {
     const sim_shape *s = &bench->shape;
     uint64_t layer_bytes = s->expert_bytes * s->experts + sim_shape_layer_bytes(s, 0);
-    uint64_t layers = (gib * GIB + layer_bytes / 2) / layer_bytes;
-    uint32_t own = layers < s->moe_layers ? (uint32_t)layers : s->moe_layers;
-    uint32_t resident = s->moe_layers - own;
-    uint64_t slots = (uint64_t)resident * s->experts;
-    sim_serve_config config = one_stream(bench, own ? slots + s->top_k : slots);
-    config.own_layers = own;
-    config.own_in_place = in_place;
-    config.warm_layers = resident;
-    config.layer_overhead_ns = HOST_NS;
+    uint64_t layers = (gib * SIM_GIB + layer_bytes / 2) / layer_bytes;
+    sim_serve_config config = sim_bench_config(bench);
+    sim_wisp_offload(bench, layers < s->moe_layers ? (uint32_t)layers : s->moe_layers, in_place,
+                     &config);
+    give_arena(bench, &config);
     return config;
 }
 
@@ -147,8 +144,8 @@ int sim_study_wisp_table2(bool brief, uint64_t seed, sim_findings *out)
     if (!code) {
         sim_set(out, "machine h100-pcie5, %s in BF16, routing: synthetic %s", bench.shape.name,
                 bench.shape.name);
-        sim_set(out, "host: %.2f ms a layer, the pager's hook %.2f ms more", HOST_NS / 1e6,
-                HOOK_NS / 1e6);
+        sim_set(out, "host: %.2f ms a layer, the pager's hook %.2f ms more", SIM_WISP_HOST_NS / 1e6,
+                SIM_WISP_HOOK_NS / 1e6);
         report_table2(&r, out);
         judge_table2(&bench, &r, out);
     }
@@ -174,7 +171,7 @@ static const struct {
     const char *name;
     uint64_t layer_ns;
 } hosts[] = {
-    {"eager host", HOST_NS + HOOK_NS},
+    {"eager host", SIM_WISP_HOST_NS + SIM_WISP_HOOK_NS},
     {"no overhead", 0},
 };
 
@@ -246,7 +243,7 @@ static int report_bus(const prefetch_rates *r, sim_findings *out)
 {
     static const char *const buses[] = {"l40-pcie4", "h100-pcie5"};
     sim_machine machine;
-    sim_find(out, r->new_bytes / (double)GIB, NAN, "GiB a step",
+    sim_find(out, r->new_bytes / (double)SIM_GIB, NAN, "GiB a step",
              "not among the last step's experts");
     for (size_t i = 0; i < 2; i++) {
         int code = sim_machine_find(buses[i], &machine);

@@ -55,6 +55,55 @@ static void test_studies_prefetching_does_not_help_a_full_bus(void **state)
     free(found);
 }
 
+/* Bytes of experts and KV that an arm of 16 layers of 12 MiB experts ends with. */
+static double olmoe_gib(const sim_findings *found, const char *arm)
+{
+    return findings_figure(found, arm, "experts of a layer") * 16 * 12 / 1024 +
+           findings_figure(found, arm, "GiB of KV");
+}
+
+static void test_studies_a_server_wants_experts_and_kv(void **state)
+{
+    (void)state;
+    sim_findings *found = run("wisp-table4");
+    static const char *const arms[] = {"mv-wsa",      "50-50",         "dual-resize",
+                                       "flux-online", "mv-wsa-online", "mv-wsa-online, admission"};
+    for (size_t i = 0; i < sizeof arms / sizeof *arms; i++) {
+        /* The paper's bytes, all but a unit of each side. */
+        assert_within(olmoe_gib(found, arms[i]), 21 * 16 * 12 / 1024.0 + 2.6 - 0.25,
+                      21 * 16 * 12 / 1024.0 + 2.6);
+        assert_true(findings_figure(found, "mv-wsa", "s for all") <=
+                    findings_figure(found, arms[i], "s for all"));
+    }
+    assert_true(findings_holds(found, "Flux-prop decodes fastest and waits longest"));
+    assert_true(findings_holds(found, "50-50 decodes more slowly"));
+    assert_true(findings_holds(found, "offloading's turns are longer"));
+    assert_true(findings_holds(found, "mv-wsa-online takes"));
+    /* One session of 2700 + 4 * 228 + 128 tokens, of 128 KiB each. */
+    assert_within(findings_figure(found, "flux, KV for one session", "GiB of KV"), 3740 / 8192.0,
+                  3740 / 8192.0 + 12.0 * 16 / 1024);
+    /* Flux-prop itself leaves KV nothing. */
+    assert_true(isnan(findings_figure(found, "flux", "flux serves 0 of 40 jobs")));
+    free(found);
+}
+
+static void test_studies_idle_kv_becomes_experts(void **state)
+{
+    (void)state;
+    sim_findings *found = run("wisp-table6");
+    assert_true(findings_holds(found, "dual resize gives idle KV to experts"));
+    assert_true(findings_holds(found, "mv-wsa-online takes"));
+    /* Four sequences of 4570 tokens, of 96 KiB, and a tenth; what is left are units of 48 experts of 9 MiB. */
+    double kv = 4 * 4570 * 96 / 1048576.0 * 1.1;
+    assert_within(findings_figure(found, "dual-resize", "GiB of KV"), kv, kv + 48 * 9 / 1024.0);
+    assert_within(findings_figure(found, "dual-resize", "experts of a layer"),
+                  (36 * 48 * 9 / 1024.0 + 3.65 - kv) / (48 * 9 / 1024.0) - 1,
+                  (36 * 48 * 9 / 1024.0 + 3.65 - kv) / (48 * 9 / 1024.0));
+    assert_true(findings_figure(found, "50-50", "s for all") >
+                findings_figure(found, "fixed, offline", "s for all"));
+    free(found);
+}
+
 static void test_studies_iterations_are_flat_then_linear(void **state)
 {
     (void)state;
@@ -116,6 +165,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_studies_paging_gains_most_at_middle_budgets),
         cmocka_unit_test(test_studies_prefetching_does_not_help_a_full_bus),
+        cmocka_unit_test(test_studies_a_server_wants_experts_and_kv),
+        cmocka_unit_test(test_studies_idle_kv_becomes_experts),
         cmocka_unit_test(test_studies_iterations_are_flat_then_linear),
         cmocka_unit_test(test_studies_compression_loses_small_and_wins_large_batches),
         cmocka_unit_test(test_studies_balanced_layers_beat_whole_ones),
