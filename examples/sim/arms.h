@@ -46,7 +46,8 @@ void sim_baseline_list(FILE *out);
  * (MOEPAGE_CONTROL_*) that moves it; what config->stack.controller says otherwise, holds. */
 int sim_online_run(const sim_serve_config *config, const mp_split *start, uint32_t mode,
                    sim_arm_run *out);
-/* The same from an even split on, adjusted to the floor. */
+/* The same from an even split on, adjusted to the floor; with admission from KV for one of the longest sequences, with
+ * which experts thrash least while nothing is known. */
 int sim_controlled_run(const sim_serve_config *config, uint32_t mode, sim_arm_run *out);
 /* Serves every split of a grid and returns the best in out->result: among those without admission
  * failures, if there are any. */

@@ -70,7 +70,8 @@ static int run_online(const sim_scene *scene, sim_study_arm arm, const mp_split 
                                out);
         g->least = isnan(gain) ? 0 : fmin(g->least, gain);
         g->most = fmax(g->most, gain);
-        g->failures += failures;
+        /* With admission waiting is a decision, and not a failure. */
+        g->failures += arm == SIM_ARM_ADMISSION ? run->result.refused : failures;
     }
     sim_arm_run_free(run);
     free(run);
