@@ -102,8 +102,9 @@ static void see_experts(mp_watch *watch, const uint32_t *keys, uint32_t n, uint3
 /* ---- KV ---- */
 
 /* Counts a use of a sequence, which is in the pool as a whole or not at all: it hits if the pool
- * has room for itself and all that was used since. The lock is held. */
-static void use_kv(struct moepage_controller *controller, uint64_t key, uint64_t blocks)
+ * has room for itself and all that was used since, or for no more than `together` blocks. The lock is held. */
+static void use_kv(struct moepage_controller *controller, uint64_t key, uint64_t blocks,
+                   uint64_t together)
 {
     mp_reuse_watch *reuse = &controller->kv_reuse;
     uint32_t size = blocks > UINT32_MAX ? UINT32_MAX : (uint32_t)blocks;
@@ -116,6 +117,8 @@ static void use_kv(struct moepage_controller *controller, uint64_t key, uint64_t
     double units = sample->weight / controller->unit_blocks;
     if (sample->distance == UINT64_MAX)
         mp_curve_add_first(&reuse->curve, units);
+    else if (sample->distance + size <= together)
+        mp_curve_add(&reuse->curve, 0, units);
     else
         mp_curve_add(&reuse->curve, (sample->distance + size - 1) / controller->unit_blocks, units);
 }
@@ -131,9 +134,12 @@ static void see_kv(mp_kv_watch *watch, const mp_kv_use *uses, uint32_t n, uint64
         running += uses[i].blocks;
         if (uses[i].blocks > controller->longest_blocks)
             controller->longest_blocks = uses[i].blocks;
-        if (!controller->kv_named && !again)
-            use_kv(controller, uses[i].seq, uses[i].blocks);
     }
+    /* Where admission decides how many run, those that run, or wait to run on, are not to be kept by a larger pool: fewer
+     * would run. */
+    const uint64_t together = controller->config.admission ? 2 * running : 0;
+    for (uint32_t i = 0; i < n && !controller->kv_named && !again; i++)
+        use_kv(controller, uses[i].seq, uses[i].blocks, together);
     running = running < used ? running : used;
     if (n)
         controller->mean_blocks += ((double)running / n - controller->mean_blocks) *
@@ -157,7 +163,7 @@ void mp_controller_kv_use(struct moepage_controller *controller, uint64_t key, u
     uint32_t block_tokens = controller->kv_shape->block_tokens;
     pthread_mutex_lock(&controller->lock);
     controller->kv_named = true;
-    use_kv(controller, key, tokens / block_tokens + (tokens % block_tokens > 0));
+    use_kv(controller, key, tokens / block_tokens + (tokens % block_tokens > 0), 0);
     pthread_mutex_unlock(&controller->lock);
 }
 
