@@ -2,7 +2,9 @@
 #include "planning/rightsize.h"
 
 #include <math.h>
-#include <stdbool.h>
+
+/* The chance that a bound does not hold. */
+#define DOUBT 0.05
 
 typedef struct top_uses {
     uint64_t experts;
@@ -47,14 +49,20 @@ static uint64_t most_used(const uint32_t *uses, uint64_t n, uint64_t wanted)
     return above.experts + (wanted - above.uses + least - 1) / least;
 }
 
+static mp_working_set count(const uint32_t *uses, uint64_t n)
+{
+    mp_working_set set = {0};
+    for (uint64_t i = 0; i < n; i++) {
+        set.choices += uses[i];
+        set.seen += uses[i] > 0;
+        set.singletons += uses[i] == 1;
+    }
+    return set;
+}
+
 void mp_rightsize(const uint32_t *uses, uint64_t n, double coverage, mp_working_set *out)
 {
-    *out = (mp_working_set){0};
-    for (uint64_t i = 0; i < n; i++) {
-        out->choices += uses[i];
-        out->seen += uses[i] > 0;
-        out->singletons += uses[i] == 1;
-    }
+    *out = count(uses, n);
     if (!out->choices)
         return;
     const uint64_t not_seen = n - out->seen, lost = not_seen ? out->singletons : 0;
@@ -72,6 +80,56 @@ void mp_rightsize(const uint32_t *uses, uint64_t n, double coverage, mp_working_
     out->experts = out->seen + (more < (double)not_seen ? (uint64_t)more : not_seen);
 }
 
+bool mp_rightsize_surely(const uint32_t *uses, uint64_t n, double coverage, mp_working_set *out)
+{
+    *out = count(uses, n);
+    out->unseen = 1;
+    if (!out->choices)
+        return false;
+    const double choices = (double)out->choices;
+    const double once = n > out->seen ? (double)out->singletons / choices : 0;
+    out->unseen = fmin(1, once + (1 + sqrt(2)) * sqrt(log(2 / DOUBT) / choices));
+    const double wanted = ceil(coverage * choices / (1 - out->unseen));
+    if (!(wanted <= choices))
+        return false;
+    out->experts = most_used(uses, n, (uint64_t)wanted);
+    return true;
+}
+
+uint64_t mp_rightsize_seen(const uint32_t *uses, uint64_t n, double coverage)
+{
+    return most_used(uses, n, (uint64_t)ceil(coverage * (double)count(uses, n).choices));
+}
+
+/* The experts used more than `least` times, and `room` of those used as often. */
+typedef struct top_set {
+    uint64_t least, room;
+} top_set;
+
+static top_set top_of(const uint32_t *uses, uint64_t n, uint64_t most)
+{
+    const bool enough = used_at_least(uses, n, 1).experts >= most;
+    const uint64_t least = enough ? threshold(uses, n, most, false) : 0;
+    const uint64_t above = used_at_least(uses, n, least + 1).experts;
+    return (top_set){least, most > above ? most - above : 0};
+}
+
+/* Asked once for each expert, in order. */
+static bool is_in(top_set *top, uint32_t uses)
+{
+    const bool fits = uses == top->least && top->room;
+    top->room -= fits;
+    return fits || uses > top->least;
+}
+
+void mp_rightsize_mark(const uint32_t *uses, uint64_t n, uint64_t most, uint8_t *marks)
+{
+    top_set top = top_of(uses, n, most);
+    for (uint64_t i = 0; i < n; i++)
+        if (is_in(&top, uses[i]) && uses[i])
+            marks[i] = 1;
+}
+
 uint64_t mp_rightsize_per_layer(const uint32_t *uses, uint32_t layers, uint32_t experts,
                                 double coverage)
 {
@@ -86,15 +144,11 @@ uint64_t mp_rightsize_per_layer(const uint32_t *uses, uint32_t layers, uint32_t 
 
 double mp_rightsize_covered(const uint32_t *uses, const uint32_t *choices, uint64_t n, uint64_t cap)
 {
-    bool enough = used_at_least(uses, n, 1).experts >= cap;
-    uint64_t all = 0, held = 0, least = enough ? threshold(uses, n, cap, false) : 0;
-    uint64_t above = used_at_least(uses, n, least + 1).experts,
-             room = cap > above ? cap - above : 0;
+    top_set top = top_of(uses, n, cap);
+    uint64_t all = 0, held = 0;
     for (uint64_t i = 0; i < n; i++) {
-        bool fits = uses[i] == least && room;
-        room -= fits;
         all += choices[i];
-        held += fits || uses[i] > least ? choices[i] : 0;
+        held += is_in(&top, uses[i]) ? choices[i] : 0;
     }
     return all ? (double)held / (double)all : 0;
 }

@@ -17,6 +17,7 @@
 #ifndef MP_PLANNING_RIGHTSIZE_H
 #define MP_PLANNING_RIGHTSIZE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct mp_working_set {
@@ -29,6 +30,23 @@ typedef struct mp_working_set {
 
 /* Computes the working set. `uses` [n]; `coverage` 0..1 of choices. O(n). */
 void mp_rightsize(const uint32_t *uses, uint64_t n, double coverage, mp_working_set *out);
+
+/* The same with a bound instead of an estimate, for a cap that is to be acted on. With a probability of 95 % a choice
+ * of an expert not seen yet has at most the chance
+ *
+ *   unseen + (1 + sqrt 2) sqrt(ln 40 / choices)
+ *
+ * if choices are independent: Good and Turing's estimate of it changes by at most 2 / choices with one choice
+ * (McDiarmid), and what is unseen exceeds its mean by e with at most exp(-choices e^2) (McAllester and Ortiz).
+ * out->unseen is that bound, at most 1. Returns false, without experts, if all seen ones together may cover too little:
+ * the sample is too small. */
+bool mp_rightsize_surely(const uint32_t *uses, uint64_t n, double coverage, mp_working_set *out);
+
+/* Returns the least number of experts with that part of all uses so far. */
+uint64_t mp_rightsize_seen(const uint32_t *uses, uint64_t n, double coverage);
+
+/* Sets marks[i] of the `most` most used, equals by lower index; of experts that were used at all. */
+void mp_rightsize_mark(const uint32_t *uses, uint64_t n, uint64_t most, uint8_t *marks);
 
 /* Returns the smallest cap per layer that fits every layer's working set: the largest layer's. */
 uint64_t mp_rightsize_per_layer(const uint32_t *uses, uint32_t layers, uint32_t experts,

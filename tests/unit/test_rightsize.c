@@ -1,4 +1,5 @@
 /* Sizing working sets: by hand, and against trying every size in exact arithmetic. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -99,6 +100,115 @@ static void test_rightsize_of_extremes(void **state)
     assert_int_equal(set.experts, 2);
 }
 
+/* Draws from 1 / (i + 1) among the first `support` of `n`; returns each one's chance. */
+static void draw(uint32_t support, uint32_t n, uint32_t draws, uint64_t *random, double *chances,
+                 uint32_t *uses)
+{
+    double all = 0;
+    for (uint32_t i = 0; i < support; i++)
+        all += 1.0 / (i + 1);
+    for (uint32_t i = 0; i < n; i++)
+        chances[i] = i < support ? 1.0 / (i + 1) / all : 0;
+    memset(uses, 0, n * sizeof *uses);
+    while (draws--) {
+        double at = (double)(bank_random(random) >> 11) / 0x1p53;
+        uint32_t i = 0;
+        while (i + 1 < support && (at -= chances[i]) >= 0)
+            i++;
+        uses[i]++;
+    }
+}
+
+/* Against the chances that the draws had: neither the bound nor the set may fail in more than one round of 20. */
+static void test_rightsize_surely_bounds_what_is_unseen(void **state)
+{
+    (void)state;
+    enum { N = 96, ROUNDS = 300 };
+    static const uint32_t supports[] = {24, 60, 96}, draws[] = {50, 500, 2500, 20000, 80000};
+    for (size_t s = 0; s < sizeof supports / sizeof *supports; s++) {
+        for (size_t d = 0; d < sizeof draws / sizeof *draws; d++) {
+            uint32_t beyond = 0, uncovered = 0, sure = 0;
+            for (uint64_t round = 1; round <= ROUNDS; round++) {
+                uint64_t random = round * 7919;
+                uint32_t uses[N];
+                uint8_t marks[N] = {0};
+                double chances[N], missing = 0, covered = 0;
+                mp_working_set set;
+                draw(supports[s], N, draws[d], &random, chances, uses);
+                const bool is_sure = mp_rightsize_surely(uses, N, 0.9, &set);
+                mp_rightsize_mark(uses, N, set.experts, marks);
+                uint64_t distinct = 0, marked = 0;
+                for (uint32_t i = 0; i < N; i++) {
+                    distinct += uses[i] > 0;
+                    marked += marks[i];
+                    missing += uses[i] ? 0 : chances[i];
+                    covered += marks[i] ? chances[i] : 0;
+                }
+                assert_int_equal(marked, is_sure ? set.experts : 0);
+                assert_true(set.experts <= distinct && distinct <= supports[s]);
+                sure += is_sure;
+                beyond += missing > set.unseen;
+                uncovered += is_sure && covered < 0.9;
+            }
+            assert_true(beyond * 20 <= ROUNDS && uncovered * 20 <= ROUNDS);
+            assert_true(draws[d] >= 2151 || sure == 0); /* 0.1 = 4.637 / sqrt 2150.3 */
+            assert_true(draws[d] < 20000 || sure == ROUNDS);
+        }
+    }
+}
+
+/* By trying every size. */
+static void test_rightsize_surely_is_the_smallest_set_that_covers(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 300; seed++) {
+        uint64_t random = seed, m = 0;
+        uint32_t uses[MOST], sorted[MOST], n = 2 + bank_below(&random, MOST - 1);
+        double choices = 0, once = 0, held = 0, seen = 0,
+               coverage = bank_below(&random, 100) / 100.0;
+        for (uint32_t i = 0; i < n; i++) {
+            uses[i] = bank_below(&random, 3) ? bank_below(&random, 60000) : bank_below(&random, 2);
+            choices += uses[i];
+            once += uses[i] == 1;
+            seen += uses[i] > 0;
+        }
+        memcpy(sorted, uses, sizeof uses);
+        qsort(sorted, n, sizeof *sorted, descending);
+        const double unseen =
+            (seen < n ? once / choices : 0) + (1 + sqrt(2)) * sqrt(log(40) / choices);
+        while (m < n && (1 - unseen) * held / choices < coverage)
+            held += sorted[m++];
+        mp_working_set set;
+        const bool sure = mp_rightsize_surely(uses, n, coverage, &set);
+        if (!choices)
+            assert_false(sure);
+        else if (unseen < 1)
+            assert_float_equal(set.unseen, unseen, 1e-8);
+        if (choices && sure)
+            assert_int_equal(set.experts, m);
+        assert_int_equal(sure, choices && (1 - unseen) * held / choices >= coverage);
+    }
+}
+
+static void test_rightsize_marks_the_most_used(void **state)
+{
+    (void)state;
+    const uint32_t uses[] = {5, 9, 5, 0, 5, 0};
+    static const uint8_t marked[][6] = {{0, 0, 0, 0, 0, 0}, {0, 1, 0, 0, 0, 0}, {1, 1, 0, 0, 0, 0},
+                                        {1, 1, 1, 0, 0, 0}, {1, 1, 1, 0, 1, 0}, {1, 1, 1, 0, 1, 0},
+                                        {1, 1, 1, 0, 1, 0}, {1, 1, 1, 0, 1, 0}};
+    for (uint64_t most = 0; most < 8; most++) {
+        uint8_t marks[6] = {0};
+        mp_rightsize_mark(uses, 6, most, marks);
+        assert_memory_equal(marks, marked[most], 6);
+    }
+    assert_int_equal(mp_rightsize_seen(uses, 6, 9 / 24.0), 1);
+    assert_int_equal(mp_rightsize_seen(uses, 6, 0.4), 2);
+    assert_int_equal(mp_rightsize_seen(uses, 6, 1), 4);
+    assert_int_equal(mp_rightsize_seen(uses, 6, 0), 0);
+    assert_int_equal(mp_rightsize_seen(uses + 3, 1, 0.9), 0);
+}
+
 static void test_rightsize_per_layer_is_the_largest_layer(void **state)
 {
     (void)state;
@@ -143,6 +253,9 @@ int main(void)
         cmocka_unit_test(test_rightsize_is_the_smallest_set_that_covers),
         cmocka_unit_test(test_rightsize_counts_what_is_not_seen_yet),
         cmocka_unit_test(test_rightsize_of_extremes),
+        cmocka_unit_test(test_rightsize_surely_bounds_what_is_unseen),
+        cmocka_unit_test(test_rightsize_surely_is_the_smallest_set_that_covers),
+        cmocka_unit_test(test_rightsize_marks_the_most_used),
         cmocka_unit_test(test_rightsize_per_layer_is_the_largest_layer),
         cmocka_unit_test(test_rightsize_says_what_another_sample_finds),
         cmocka_unit_test(test_rightsize_next_expert_precision_by_hand),
