@@ -1522,7 +1522,7 @@ MOEPAGE_API moepage_status moepage_predictor_create(const moepage_model *model,
                                                     const moepage_predictor_config *config,
                                                     moepage_predictor **out);
 
-/* Frees it; BUSY while a session uses it. NULL is a no-op. [any] */
+/* Frees it; BUSY while a session or a controller uses it. NULL is a no-op. [any] */
 MOEPAGE_API moepage_status moepage_predictor_destroy(moepage_predictor *predictor);
 
 /* Fills *info. [any] */
@@ -1668,6 +1668,12 @@ typedef struct moepage_controller_info {
     double target_tokens_per_s;
     uint32_t target_running; /* as in moepage_controller_report */
     uint32_t reserved;
+    /* Right-sizing (moepage_controller_rightsize), at the last burst's end; since 0.8. */
+    uint32_t users;                /* that it sizes */
+    uint32_t sized_users;          /* of these, those whose needs are known surely */
+    uint64_t largest_user_experts; /* that one of them needs, at most */
+    uint64_t needed_experts;       /* that they need together, each counted once; 0 = not sure */
+    uint64_t cap_slots;            /* that experts get at most; 0 = no cap */
 } moepage_controller_info;
 
 /* Creates a controller that watches both pools, on one device, until it is destroyed. `kv` may
@@ -2055,6 +2061,23 @@ typedef struct moepage_rightsize {
  * before anything was learnt. [any] */
 MOEPAGE_API moepage_status moepage_predictor_rightsize(moepage_predictor *predictor,
                                                        moepage_rightsize *size);
+
+/* Names the users, or tenants, that a controller serves: predictors "coactivation", of sessions with these pools, each of
+ * which learns from one user's routing. Replaces those named before; none (`n` 0) ends it. At a burst's end the experts
+ * that cover `coverage_permille` of each user's choices (below 1000; 0 = 990) are determined, and experts then get no
+ * more slots than all users' together: KV gets the rest, and what is missing is loaded. No cap holds while the sample
+ * of a user who runs is too small to bound the chance of experts not seen yet (docs/working-sets.md). OBSERVE and PLANNER
+ * move nothing because of it; FIXED divides anew when the cap changes. The predictors are used until the controller is
+ * destroyed or other users are named. UNSUPPORTED for other predictors, ARGUMENT for those of another shape, NO_MEMORY;
+ * the users then stay. Since 0.8. [any] */
+MOEPAGE_API moepage_status moepage_controller_rightsize(moepage_controller *controller,
+                                                        moepage_predictor *const *predictors,
+                                                        uint32_t n, uint32_t coverage_permille);
+
+/* Fills *size with what predictors[user] needs: `unseen` is a bound, with a confidence of 95 %, and `coverage` the one
+ * asked for; `experts` 0 = not sure yet, then `bytes` and `freed` are 0 too. Since 0.8. [any] */
+MOEPAGE_API moepage_status moepage_controller_get_rightsize(moepage_controller *controller,
+                                                            uint32_t user, moepage_rightsize *size);
 
 /* ---- Traces ----------------------------------------------------------------------------- */
 

@@ -61,6 +61,7 @@ type Controller struct {
 	c       *C.moepage_controller
 	experts *ExpertPool
 	kv      *KVPool
+	users   []*Predictor
 }
 
 // NewController watches both pools; kv may be nil.
@@ -153,6 +154,40 @@ func (c *Controller) KVUse(key, tokens uint64) error {
 	return c.any("KV use", func() C.moepage_status {
 		return C.moepage_controller_kv_use(c.c, C.uint64_t(key), C.uint64_t(tokens))
 	})
+}
+
+// Rightsize names the users that the controller serves: "coactivation" predictors, one for each, of their
+// own sessions. Experts get no more slots than these need to cover so much of their choices; 0 = 990. It
+// replaces those named before; none end it. For one goroutine at a time, as Tick.
+func (c *Controller) Rightsize(users []*Predictor, coveragePermille uint32) error {
+	const op = "rightsize"
+	parents, raw := make([]*object, len(users)), make([]*C.moepage_predictor, len(users))
+	for i, user := range users {
+		if user == nil {
+			return refuse(op, ErrArgument, "users[%d] is nil", i)
+		}
+		parents[i], raw[i] = &user.object, user.c
+	}
+	if err := enterAll(parents...); err != nil {
+		return err
+	}
+	defer leaveAll(parents...)
+	return c.one(op, func() C.moepage_status {
+		status := C.moepage_controller_rightsize(c.c, first(raw), u32(len(raw)),
+			C.uint32_t(coveragePermille))
+		if status == C.MOEPAGE_OK {
+			c.users = append([]*Predictor(nil), users...)
+		}
+		return status
+	})
+}
+
+// User is what a user needs; 0 experts: not sure yet.
+func (c *Controller) User(index int) (Rightsize, error) {
+	size := C.moepage_rightsize{struct_size: C.sizeof_moepage_rightsize}
+	return fetch(&c.object, "user", &size, func() C.moepage_status {
+		return C.moepage_controller_get_rightsize(c.c, u32(index), &size)
+	}, newRightsize)
 }
 
 // Info is what has been measured.

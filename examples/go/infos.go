@@ -371,52 +371,62 @@ func newControllerReport(c *C.moepage_controller_report) ControllerReport {
 
 // ControllerInfo is what a controller has measured: moepage_controller_info of moepage.h, field by field.
 type ControllerInfo struct {
-	Mode             ControlMode
-	Steps            uint64
-	Bursts           uint64
-	Moves            uint64
-	Refused          uint64
-	FloorBlocks      uint64
-	PeakBlocks       uint64
-	ExpertAccesses   uint64
-	ExpertFirst      uint64
-	KVAccesses       uint64
-	KVFirst          uint64
-	ExpertMissNS     float64
-	KVMissNS         float64
-	RecomputeNS      float64
-	LayerComputeNS   float64
-	PredictedNowNS   float64
-	PredictedBestNS  float64
-	Rho              float64
-	Alpha            float64
-	TargetTokensPerS float64
-	TargetRunning    uint32
+	Mode               ControlMode
+	Steps              uint64
+	Bursts             uint64
+	Moves              uint64
+	Refused            uint64
+	FloorBlocks        uint64
+	PeakBlocks         uint64
+	ExpertAccesses     uint64
+	ExpertFirst        uint64
+	KVAccesses         uint64
+	KVFirst            uint64
+	ExpertMissNS       float64
+	KVMissNS           float64
+	RecomputeNS        float64
+	LayerComputeNS     float64
+	PredictedNowNS     float64
+	PredictedBestNS    float64
+	Rho                float64
+	Alpha              float64
+	TargetTokensPerS   float64
+	TargetRunning      uint32
+	Users              uint32
+	SizedUsers         uint32
+	LargestUserExperts uint64
+	NeededExperts      uint64
+	CapSlots           uint64
 }
 
 func newControllerInfo(c *C.moepage_controller_info) ControllerInfo {
 	return ControllerInfo{
-		Mode:             ControlMode(c.mode),
-		Steps:            uint64(c.steps),
-		Bursts:           uint64(c.bursts),
-		Moves:            uint64(c.moves),
-		Refused:          uint64(c.refused),
-		FloorBlocks:      uint64(c.floor_blocks),
-		PeakBlocks:       uint64(c.peak_blocks),
-		ExpertAccesses:   uint64(c.expert_accesses),
-		ExpertFirst:      uint64(c.expert_first),
-		KVAccesses:       uint64(c.kv_accesses),
-		KVFirst:          uint64(c.kv_first),
-		ExpertMissNS:     float64(c.expert_miss_ns),
-		KVMissNS:         float64(c.kv_miss_ns),
-		RecomputeNS:      float64(c.recompute_ns),
-		LayerComputeNS:   float64(c.layer_compute_ns),
-		PredictedNowNS:   float64(c.predicted_now_ns),
-		PredictedBestNS:  float64(c.predicted_best_ns),
-		Rho:              float64(c.rho),
-		Alpha:            float64(c.alpha),
-		TargetTokensPerS: float64(c.target_tokens_per_s),
-		TargetRunning:    uint32(c.target_running),
+		Mode:               ControlMode(c.mode),
+		Steps:              uint64(c.steps),
+		Bursts:             uint64(c.bursts),
+		Moves:              uint64(c.moves),
+		Refused:            uint64(c.refused),
+		FloorBlocks:        uint64(c.floor_blocks),
+		PeakBlocks:         uint64(c.peak_blocks),
+		ExpertAccesses:     uint64(c.expert_accesses),
+		ExpertFirst:        uint64(c.expert_first),
+		KVAccesses:         uint64(c.kv_accesses),
+		KVFirst:            uint64(c.kv_first),
+		ExpertMissNS:       float64(c.expert_miss_ns),
+		KVMissNS:           float64(c.kv_miss_ns),
+		RecomputeNS:        float64(c.recompute_ns),
+		LayerComputeNS:     float64(c.layer_compute_ns),
+		PredictedNowNS:     float64(c.predicted_now_ns),
+		PredictedBestNS:    float64(c.predicted_best_ns),
+		Rho:                float64(c.rho),
+		Alpha:              float64(c.alpha),
+		TargetTokensPerS:   float64(c.target_tokens_per_s),
+		TargetRunning:      uint32(c.target_running),
+		Users:              uint32(c.users),
+		SizedUsers:         uint32(c.sized_users),
+		LargestUserExperts: uint64(c.largest_user_experts),
+		NeededExperts:      uint64(c.needed_experts),
+		CapSlots:           uint64(c.cap_slots),
 	}
 }
 

@@ -53,8 +53,9 @@ func dropEverything(t *testing.T, path string, seed int64, inStep bool) {
 	model := must(moepage.OpenBanks(banks, moepage.ModelConfig{Log: func(moepage.LogLevel, string) {}}))(t)
 	pool := must(moepage.NewExpertPool([]*moepage.Device{device}, model, moepage.ExpertPoolConfig{Slots: 6}))(t)
 	kv := must(moepage.NewKVPool(device, moepage.KVPoolConfig{BytesPerToken: []uint32{16}, Blocks: 8}))(t)
-	must(moepage.NewController(pool, kv, moepage.ControllerConfig{Mode: moepage.ControlObserve}))(t)
+	control := must(moepage.NewController(pool, kv, moepage.ControllerConfig{Mode: moepage.ControlObserve}))(t)
 	predictor := must(moepage.NewPredictor(model, moepage.PredictorConfig{Name: "coactivation"}))(t)
+	ok(t, control.Rightsize([]*moepage.Predictor{predictor}, 500))
 	session := must(moepage.NewSession(pool, kv, moepage.SessionConfig{MaxTokens: 4,
 		Prefetch: moepage.PrefetchPredictor, Predictor: predictor}))(t)
 	trace := must(moepage.CreateTrace(path, moepage.TraceInfo{MoELayers: layers, Experts: experts, MaxTopK: topK}))(t)

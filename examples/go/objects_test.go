@@ -294,6 +294,28 @@ func TestTracesAreWrittenAndRead(t *testing.T) {
 	}
 }
 
+func TestControllersSizeUsers(t *testing.T) {
+	r := simpleRig(t)
+	one := must(moepage.NewPredictor(r.model, moepage.PredictorConfig{Name: "coactivation"}))(t)
+	other := must(moepage.NewPredictor(r.model, moepage.PredictorConfig{Name: "maps"}))(t)
+	control := must(moepage.NewController(r.experts, nil, moepage.ControllerConfig{Mode: moepage.ControlObserve}))(t)
+	fails(t, control.Rightsize([]*moepage.Predictor{one, other}, 0), moepage.ErrUnsupported)
+	fails(t, control.Rightsize([]*moepage.Predictor{nil}, 0), moepage.ErrArgument)
+	ok(t, control.Rightsize([]*moepage.Predictor{one}, 500))
+	if info := must(control.Info())(t); info.Users != 1 || info.CapSlots != 0 {
+		t.Fatalf("%+v", info)
+	}
+	if size := must(control.User(0))(t); size.Experts != 0 || size.Coverage != 0.5 {
+		t.Fatalf("%+v", size)
+	}
+	_, err := control.User(1)
+	fails(t, err, moepage.ErrArgument)
+	fails(t, one.Close(), moepage.ErrBusy)
+	ok(t, control.Close())
+	ok(t, one.Close())
+	ok(t, other.Close())
+}
+
 func TestPredictorsLearnSaveAndLoad(t *testing.T) {
 	b := newBank(33)
 	model := must(moepage.OpenBanks(b.banks(moepage.DTypeF32), moepage.ModelConfig{}))(t)

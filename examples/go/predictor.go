@@ -60,7 +60,7 @@ func NewPredictor(model *Model, config PredictorConfig) (*Predictor, error) {
 	return p, nil
 }
 
-// Close is ErrBusy while a session uses the predictor.
+// Close is ErrBusy while a session uses the predictor, or a controller that sizes its user.
 func (p *Predictor) Close() error {
 	return p.shut("close predictor", func() C.moepage_status { return C.moepage_predictor_destroy(p.c) })
 }
@@ -100,6 +100,10 @@ func (p *Predictor) Rightsize(coverage float64) (Rightsize, error) {
 	if err != nil {
 		return Rightsize{}, err
 	}
+	return newRightsize(&c), nil
+}
+
+func newRightsize(c *C.moepage_rightsize) Rightsize {
 	return Rightsize{uint32(c.layers), float64(c.coverage), uint64(c.experts), uint64(c.bytes),
-		uint64(c.freed), float64(c.unseen)}, nil
+		uint64(c.freed), float64(c.unseen)}
 }

@@ -52,6 +52,33 @@ moepage_status moepage_controller_kv_use(moepage_controller *controller, uint64_
     return status;
 }
 
+moepage_status moepage_controller_rightsize(moepage_controller *controller,
+                                            moepage_predictor *const *predictors, uint32_t n,
+                                            uint32_t coverage_permille)
+{
+    moepage_status status = mp_handle_check(controller, MP_KIND_CONTROLLER);
+    if (!status && n && !predictors)
+        status = mp_fail(MOEPAGE_E_ARGUMENT, "predictors is NULL for %u users", n);
+    for (uint32_t i = 0; i < n && !status; i++) {
+        status = mp_handle_check(predictors[i], MP_KIND_PREDICTOR);
+        if (status)
+            status = mp_fail_within(status, "predictors[%u]", i);
+    }
+    return status ? status : mp_controller_rightsize(controller, predictors, n, coverage_permille);
+}
+
+moepage_status moepage_controller_get_rightsize(moepage_controller *controller, uint32_t user,
+                                                moepage_rightsize *size)
+{
+    moepage_rightsize own;
+    moepage_status status = mp_handle_check(controller, MP_KIND_CONTROLLER);
+    if (!status)
+        status = MP_CONFIG_CHECK(size);
+    if (!status)
+        status = mp_controller_user(controller, user, &own);
+    return status ? status : MP_CONFIG_WRITE(size, own);
+}
+
 moepage_status moepage_controller_get_info(moepage_controller *controller,
                                            moepage_controller_info *info)
 {

@@ -26,8 +26,9 @@ moepage_status moepage_predictor_destroy(moepage_predictor *predictor)
         return status;
     uint32_t users = atomic_load(&predictor->users);
     if (users)
-        return mp_fail(MOEPAGE_E_BUSY, "%u session%s still use%s the predictor: destroy %s first",
-                       users, users == 1 ? "" : "s", users == 1 ? "s" : "",
+        return mp_fail(MOEPAGE_E_BUSY,
+                       "%u session%s or controller%s still use%s the predictor: destroy %s first",
+                       users, users == 1 ? "" : "s", users == 1 ? "" : "s", users == 1 ? "s" : "",
                        users == 1 ? "it" : "them");
     mp_predictor_free(predictor);
     return MOEPAGE_OK;

@@ -144,6 +144,7 @@ static void free_parts(struct moepage_controller *controller)
     mp_free(controller->watch.keys);
     mp_free(controller->turn_bins);
     mp_free(controller->use);
+    mp_size_close(&controller->size);
     pthread_mutex_destroy(&controller->lock);
     pthread_mutex_destroy(&controller->ticking);
 }
@@ -233,6 +234,7 @@ void mp_controller_info(struct moepage_controller *controller, moepage_controlle
         .target_tokens_per_s =
             mp_admission_rate(&controller->admission, mp_controller_target(controller)),
     };
+    mp_controller_size_info(controller, info);
     pthread_mutex_unlock(&controller->lock);
     pthread_mutex_unlock(&controller->ticking);
 }

@@ -3,6 +3,7 @@
  *
  *   controller.c         its life, and what it reports
  *   controller_watch.c   observing: reuse distances, steps
+ *   controller_size.c    right-sizing: whose working sets bound the experts' side; size.c has the sets
  *   controller_tick.c    acting at a burst's end: numbers in, decision, move
  *
  * src/planning decides and src/split moves; the controller feeds the one and calls the other.
@@ -15,6 +16,7 @@
 
 #include "base/config.h"
 #include "base/handle.h"
+#include "controllers/size.h"
 #include "kv/kv.h"
 #include "planning/admission.h"
 #include "planning/curve.h"
@@ -88,6 +90,7 @@ struct moepage_controller {
     double predicted_now_ns,
         predicted_best_ns; /* of misses (eq. 4): now, and at the answer's target */
     mp_residency_answer plan;
+    mp_size size; /* the users' working sets */
     bool placed;  /* FIXED has moved */
     bool planned; /* the planner's plan is the pools' present state, or the goal of their move */
 };
@@ -119,6 +122,20 @@ void mp_reuse_watch_close(mp_reuse_watch *watch);
 /* Makes the pools report to this controller. */
 void mp_controller_watch(struct moepage_controller *controller);
 void mp_controller_kv_use(struct moepage_controller *controller, uint64_t key, uint64_t tokens);
+
+/* ---- controller_size.c ---- */
+
+/* Replaces the users; after a failure they are as they were. */
+moepage_status mp_controller_rightsize(struct moepage_controller *controller,
+                                       struct moepage_predictor *const *predictors, uint32_t n,
+                                       uint32_t coverage_permille);
+moepage_status mp_controller_user(struct moepage_controller *controller, uint32_t user,
+                                  moepage_rightsize *out);
+/* Returns the most expert units that are worth having, of `all` and no fewer than `least`. `ticking` is held, as below. */
+uint64_t mp_controller_most_units(const struct moepage_controller *controller, uint64_t least,
+                                  uint64_t all);
+void mp_controller_size_info(const struct moepage_controller *controller,
+                             moepage_controller_info *info);
 
 /* ---- controller_tick.c ---- */
 

@@ -46,7 +46,8 @@ static void look_at_experts(struct moepage_controller *controller, mp_scene *sce
     scene->coded_bus = shape->bus_form == MOEPAGE_FORM_EXPH;
     scene->bounds.min_experts = pool.least;
     scene->bounds.expert_bytes = mp_pool_slots_bytes(shape, controller->unit_slots);
-    scene->bounds.max_experts = shape->keys / controller->unit_slots;
+    scene->bounds.max_experts =
+        mp_controller_most_units(controller, pool.least, shape->keys / controller->unit_slots);
     scene->now.experts = scene->here.slots / controller->unit_slots;
 }
 
@@ -223,7 +224,7 @@ static mp_split choose_split(struct moepage_controller *controller, const mp_sce
         mp_split_dual_resize(&law, &scene->bounds, peak, &scene->now, &split);
         break;
     case MOEPAGE_CONTROL_FIXED:
-        if (!controller->placed)
+        if (!controller->placed || controller->size.n) /* a cap comes later, and changes */
             mp_split_fixed(&scene->bounds, controller->config.expert_percent / 100.0, &split);
         break;
     case MOEPAGE_CONTROL_FLUX:
@@ -570,6 +571,8 @@ static moepage_status tick(struct moepage_controller *controller, void *stream, 
     uint32_t mode = controller->config.mode;
     bool over = burst_is_over(controller);
     *outcome = MOEPAGE_CONTROL_WAITS;
+    if (over)
+        mp_size_burst(&controller->size, controller->shape.n_scopes > 1);
     look(controller, scene);
     bool goes_on = controller->attempts > 0, planner = mode == MOEPAGE_CONTROL_PLANNER;
     if (over)

@@ -222,13 +222,33 @@ void mp_predictor_info(struct moepage_predictor *predictor, moepage_predictor_in
     pthread_mutex_unlock(&predictor->lock);
 }
 
+static uint64_t keys_of(const struct moepage_predictor *predictor)
+{
+    return (uint64_t)predictor->config.layers * predictor->config.experts;
+}
+
+moepage_status mp_predictor_check_uses(const struct moepage_predictor *predictor)
+{
+    if (predictor->kind == &mp_predictor_coactivation)
+        return MOEPAGE_OK;
+    return mp_fail(MOEPAGE_E_UNSUPPORTED,
+                   "predictor \"%s\" cannot size a working set, \"coactivation\" can",
+                   predictor->kind->name);
+}
+
+void mp_predictor_uses(struct moepage_predictor *predictor, uint32_t *out)
+{
+    pthread_mutex_lock(&predictor->lock);
+    memcpy(out, mp_predictor_coactivation_uses(predictor->state), keys_of(predictor) * sizeof *out);
+    pthread_mutex_unlock(&predictor->lock);
+}
+
 moepage_status mp_predictor_rightsize(struct moepage_predictor *predictor, moepage_rightsize *size)
 {
-    const uint64_t all = (uint64_t)predictor->config.layers * predictor->config.experts;
-    if (predictor->kind != &mp_predictor_coactivation)
-        return mp_fail(MOEPAGE_E_UNSUPPORTED,
-                       "predictor \"%s\" cannot size a working set, \"coactivation\" can",
-                       predictor->kind->name);
+    const uint64_t all = keys_of(predictor);
+    moepage_status status = mp_predictor_check_uses(predictor);
+    if (status)
+        return status;
     /* Negated, so that NaN is refused, too. */
     if (!(size->coverage >= 0 && size->coverage < 1))
         return mp_fail(MOEPAGE_E_ARGUMENT, "coverage is %g, it must be at least 0 and below 1",

@@ -19,7 +19,7 @@
 
 struct moepage_predictor {
     mp_handle handle;
-    _Atomic uint32_t users; /* sessions */
+    _Atomic uint32_t users; /* sessions and controllers */
     const mp_predictor *kind;
     mp_predict_config config; /* defaults filled in */
     mp_gates gates;           /* for predictors that need the hidden state */
@@ -47,8 +47,12 @@ moepage_status mp_predictor_create(const struct moepage_model *model,
 void mp_predictor_free(struct moepage_predictor *predictor);
 void mp_predictor_info(struct moepage_predictor *predictor, moepage_predictor_info *info);
 moepage_status mp_predictor_rightsize(struct moepage_predictor *predictor, moepage_rightsize *size);
+/* UNSUPPORTED for predictors that do not count uses. */
+moepage_status mp_predictor_check_uses(const struct moepage_predictor *predictor);
+/* Copies how often each expert has been used, [layers * experts], of a predictor that counts it. */
+void mp_predictor_uses(struct moepage_predictor *predictor, uint32_t *out);
 
-/* Begin and end a session's use. Holding fails with ARGUMENT if the model's shape is not the
+/* Begin and end a session's or a controller's use. Holding fails with ARGUMENT if the model's shape is not the
  * predictor's; nothing is to be released then. */
 moepage_status mp_predictor_hold(struct moepage_predictor *predictor,
                                  const moepage_model_info *model);

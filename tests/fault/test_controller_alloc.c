@@ -93,11 +93,47 @@ static void test_controller_alloc_watching_takes_no_memory(void **state)
     control_rig_close(&rig);
 }
 
+/* Naming users: after a failure those of before are served, and burst ends take no memory. */
+static void test_controller_alloc_failed_sizing_leaves_the_users(void **state)
+{
+    (void)state;
+    control_rig rig;
+    moepage_predictor *predictors[2];
+    open_rig(&rig, MOEPAGE_SCOPE_GLOBAL, 8);
+    control_rig_attach(&rig, (moepage_controller_config){.burst_steps = 1, .context_tokens = 4});
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(moepage_predictor_create(rig.bank.model,
+                                                  &MOEPAGE_PREDICTOR_CONFIG(.name = "coactivation"),
+                                                  &predictors[i]),
+                         MOEPAGE_OK);
+    assert_int_equal(moepage_controller_rightsize(rig.controller, predictors, 1, 0), MOEPAGE_OK);
+    for (uint64_t n = 1;; n++) {
+        alloc_fault = (alloc_faults){.countdown = n};
+        moepage_status status = moepage_controller_rightsize(rig.controller, predictors, 2, 0);
+        const uint64_t failures = alloc_fault.failures;
+        alloc_fault = (alloc_faults){.countdown = 1, .for_good = true};
+        control_rig_step(&rig, 0, 3, any_ids, 2, NULL, 0);
+        control_rig_tick(&rig);
+        assert_int_equal(alloc_fault.failures, 0);
+        alloc_fault = (alloc_faults){0};
+        assert_int_equal(control_rig_info(&rig).users, failures ? 1 : 2);
+        assert_int_equal(status, failures ? MOEPAGE_E_NO_MEMORY : MOEPAGE_OK);
+        assert_int_equal(moepage_predictor_destroy(predictors[0]), MOEPAGE_E_BUSY);
+        if (!failures)
+            break;
+    }
+    assert_int_equal(moepage_controller_rightsize(rig.controller, NULL, 0, 0), MOEPAGE_OK);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(moepage_predictor_destroy(predictors[i]), MOEPAGE_OK);
+    control_rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_controller_alloc_failed_creation_leaves_nothing),
         cmocka_unit_test(test_controller_alloc_watching_takes_no_memory),
+        cmocka_unit_test(test_controller_alloc_failed_sizing_leaves_the_users),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

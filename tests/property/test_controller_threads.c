@@ -26,6 +26,7 @@ typedef struct world {
     moepage_kv_pool *kv;
     kv_tokens tokens;
     moepage_controller *controller;
+    moepage_predictor *predictor; /* of all sessions */
     uint32_t steps;
     _Atomic uint32_t running; /* sessions */
     _Atomic uint64_t seen[6]; /* outcomes of ticks */
@@ -151,6 +152,10 @@ static void look(world *w)
             must(misses[i] >= 0 && misses[i] < 1e12);
     }
     (void)pool_rig_info(&w->rig);
+    moepage_rightsize size = {.struct_size = sizeof size};
+    must(!moepage_controller_get_rightsize(w->controller, 0, &size));
+    if (info.bursts % 8 == 7) /* else the sample grows */
+        must(!moepage_controller_rightsize(w->controller, &w->predictor, 1, 500));
     must(!moepage_device_get_info(w->rig.devices[0], &device));
     must(device.peak_bytes <= device.budget_bytes);
 }
@@ -235,6 +240,12 @@ static void open_world(world *w, uint64_t seed, uint32_t mode)
     kv_tokens_open(&w->tokens, w->kv, KV_LAYERS, bytes_per_token);
     assert_int_equal(moepage_controller_create(w->rig.pool, w->kv, &control, &w->controller),
                      MOEPAGE_OK);
+    moepage_predictor_config coactivation = {.struct_size = sizeof coactivation,
+                                             .name = "coactivation"};
+    assert_int_equal(moepage_predictor_create(w->bank.model, &coactivation, &w->predictor),
+                     MOEPAGE_OK);
+    assert_int_equal(moepage_controller_rightsize(w->controller, &w->predictor, 1, 500),
+                     MOEPAGE_OK);
     atomic_store(&w->running, SESSIONS);
 }
 
@@ -245,6 +256,7 @@ static void close_world(world *w, actor *actors)
         assert_int_equal(moepage_session_destroy(actors[i].session), MOEPAGE_OK);
     }
     assert_int_equal(moepage_controller_destroy(w->controller), MOEPAGE_OK);
+    assert_int_equal(moepage_predictor_destroy(w->predictor), MOEPAGE_OK);
     assert_int_equal(moepage_kv_pool_destroy(w->kv), MOEPAGE_OK);
     pool_rig_close(&w->rig);
     bank_model_close(&w->bank);
@@ -257,7 +269,8 @@ static void run(world *w, uint64_t seed, uint32_t mode)
     open_world(w, seed, mode);
     for (uint32_t i = 0; i < SESSIONS; i++) {
         moepage_session_config config = {.struct_size = sizeof config,
-                                         .prefetch = MOEPAGE_PREFETCH_PREVIOUS,
+                                         .prefetch = MOEPAGE_PREFETCH_PREDICTOR,
+                                         .predictor = w->predictor,
                                          .regime = (uint32_t)(seed + i) % 3};
         actors[i] = (actor){.world = w, .random = seed * 8 + i};
         assert_int_equal(moepage_session_create(w->rig.pool, w->kv, &config, &actors[i].session),

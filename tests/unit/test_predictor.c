@@ -149,14 +149,16 @@ static void test_predictor_stays_while_it_is_used(void **state)
     moepage_model_info info = made.model->info;
     expect(mp_predictor_hold(predictor, &info), MOEPAGE_OK, "");
     expect(mp_predictor_hold(predictor, &info), MOEPAGE_OK, "");
-    expect(moepage_predictor_destroy(predictor), MOEPAGE_E_BUSY, "2 sessions still use");
+    expect(moepage_predictor_destroy(predictor), MOEPAGE_E_BUSY,
+           "2 sessions or controllers still use");
     info.experts++;
     expect(mp_predictor_hold(predictor, &info), MOEPAGE_E_ARGUMENT, "2 layers of 4|2 of 5");
     info = made.model->info;
     info.hidden++;
     expect(mp_predictor_hold(predictor, &info), MOEPAGE_E_ARGUMENT, "routers");
     mp_predictor_release(predictor);
-    expect(moepage_predictor_destroy(predictor), MOEPAGE_E_BUSY, "1 session still uses");
+    expect(moepage_predictor_destroy(predictor), MOEPAGE_E_BUSY,
+           "1 session or controller still uses");
     mp_predictor_release(predictor);
     destroy(predictor);
 }

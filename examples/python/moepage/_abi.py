@@ -830,6 +830,11 @@ class moepage_controller_info(Structure):
         ("target_tokens_per_s", c_double),
         ("target_running", c_uint32),
         ("reserved", c_uint32),
+        ("users", c_uint32),
+        ("sized_users", c_uint32),
+        ("largest_user_experts", c_uint64),
+        ("needed_experts", c_uint64),
+        ("cap_slots", c_uint64),
     ]
 
 
@@ -1141,8 +1146,12 @@ FUNCTIONS = {
         c_void_p), "controller,kv,sizes,n,misses"),
     "moepage_controller_get_info": (moepage_status, (c_void_p, POINTER(moepage_controller_info)),
         "controller,info"),
+    "moepage_controller_get_rightsize": (moepage_status, (c_void_p, c_uint32,
+        POINTER(moepage_rightsize)), "controller,user,size"),
     "moepage_controller_kv_use": (moepage_status, (c_void_p, c_uint64, c_uint64),
         "controller,key,tokens"),
+    "moepage_controller_rightsize": (moepage_status, (c_void_p, c_void_p, c_uint32, c_uint32),
+        "controller,predictors,n,coverage_permille"),
     "moepage_controller_tick": (moepage_status, (c_void_p, c_void_p,
         POINTER(moepage_controller_report)), "controller,stream,report"),
     "moepage_cuda_dequantise": (moepage_status, (c_void_p, POINTER(moepage_cuda_dequant), c_void_p),

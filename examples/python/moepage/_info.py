@@ -319,6 +319,11 @@ class ControllerInfo(Info):
     alpha: float
     target_tokens_per_s: float
     target_running: int
+    users: int
+    sized_users: int
+    largest_user_experts: int
+    needed_experts: int
+    cap_slots: int
 
 
 @dataclass(frozen=True)

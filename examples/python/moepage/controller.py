@@ -1,13 +1,15 @@
 """`Controller`: moves the split between experts and KV while they serve; and moving it by hand."""
 import ctypes
+from contextlib import ExitStack
 from typing import Any, List, Optional, Sequence as Seq, Union
 
 from . import _abi
-from ._info import ControllerInfo, ControllerReport
+from ._info import ControllerInfo, ControllerReport, Rightsize
 from .enums import Control, KVMiss, choose
 from .experts import ExpertPool
 from .handles import Handle, State, library_of, refuse_open_steps, setup
 from .kv import KVPool
+from .predictor import Predictor
 from .structs import make, report
 from .units import stream as stream_of, uint
 
@@ -71,6 +73,28 @@ class Controller(Handle):
         """What it has measured."""
         with self._state as raw:
             return report(self._state.library.moepage_controller_get_info, ControllerInfo, raw)
+
+    def rightsize(self, predictors: "Seq[Predictor]", coverage_permille: int = 0) -> None:
+        """Names the users that it serves: "coactivation" predictors, one for each, of their own
+        sessions. Experts get no more slots than these need to cover so much of their choices
+        (0 = 990). Replaces those named before; none end it. They cannot be closed meanwhile."""
+        for each in predictors:
+            if not isinstance(each, Predictor):
+                raise TypeError("a Predictor is needed, not %s" % type(each).__name__)
+        library_of(self, *predictors)
+        with ExitStack() as entered:
+            raw = entered.enter_context(self._state)
+            held = [entered.enter_context(each._state) for each in predictors]
+            self._state.library.moepage_controller_rightsize(
+                raw, (ctypes.c_void_p * len(held))(*held), len(held), coverage_permille)
+
+    def user(self, index: int) -> Rightsize:
+        """What the user of predictors[index] needs; `experts` 0 = not sure yet."""
+        struct = make(_abi.moepage_rightsize)
+        with self._state as raw:
+            self._state.library.moepage_controller_get_rightsize(raw, uint(index, "index"),
+                                                                 ctypes.byref(struct))
+        return Rightsize.of(struct)
 
     def curve(self, sizes: Seq[int], *, kv: bool = False) -> List[float]:
         """Predicted warm misses of a burst at each size, in slots of experts or blocks of KV."""

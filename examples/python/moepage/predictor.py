@@ -23,7 +23,8 @@ class Predictor(Handle):
 
     `name` is "none", "previous", "hit-count", "gate", "coactivation" or "maps"; `distance` layers
     ahead (0 = 3); `capacity` of "maps" in iterations (0 = 1024); `semantic_dim` of the embeddings
-    that steps will bring. Any thread may use it. Closing it is Busy while a session does.
+    that steps will bring. Any thread may use it. Closing it is Busy while a session
+    does, or a controller that sizes its user.
     """
 
     def __init__(self, model: Model, name: str = "maps", *, distance: int = 0, capacity: int = 0,

@@ -181,6 +181,24 @@ class Observing(unittest.TestCase):
                 with self.assertRaises(moepage.Busy):
                     world.experts.close()
 
+    def test_a_controller_sizes_users(self):
+        with World() as world, moepage.Predictor(world.model, "coactivation", distance=1) as one, \
+                moepage.Predictor(world.model, "maps", distance=1) as other:
+            with moepage.Controller(world.experts, None, mode="observe") as control:
+                with self.assertRaises(moepage.Unsupported):
+                    control.rightsize([one, other])
+                with self.assertRaises(TypeError):
+                    control.rightsize([world.model])
+                control.rightsize([one], 500)
+                self.assertEqual((control.info.users, control.info.cap_slots), (1, 0))
+                self.assertEqual((control.user(0).experts, control.user(0).coverage), (0, 0.5))
+                with self.assertRaises(moepage.ArgumentError):
+                    control.user(1)
+                with self.assertRaises(moepage.Busy):
+                    one.close()
+                control.rightsize([])
+                self.assertEqual(control.info.users, 0)
+
     def learnt(self, predictor):
         try:
             return predictor.rightsize(0.5).experts

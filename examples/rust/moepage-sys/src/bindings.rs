@@ -955,8 +955,13 @@ pub struct moepage_controller_info {
     pub target_tokens_per_s: f64,
     pub target_running: u32,
     pub reserved: u32,
+    pub users: u32,
+    pub sized_users: u32,
+    pub largest_user_experts: u64,
+    pub needed_experts: u64,
+    pub cap_slots: u64,
 }
-plain!(moepage_controller_info, 168, struct_size);
+plain!(moepage_controller_info, 200, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -1319,10 +1324,21 @@ extern "C" {
         controller: *mut moepage_controller,
         info: *mut moepage_controller_info,
     ) -> moepage_status;
+    pub fn moepage_controller_get_rightsize(
+        controller: *mut moepage_controller,
+        user: u32,
+        size: *mut moepage_rightsize,
+    ) -> moepage_status;
     pub fn moepage_controller_kv_use(
         controller: *mut moepage_controller,
         key: u64,
         tokens: u64,
+    ) -> moepage_status;
+    pub fn moepage_controller_rightsize(
+        controller: *mut moepage_controller,
+        predictors: *const *mut moepage_predictor,
+        n: u32,
+        coverage_permille: u32,
     ) -> moepage_status;
     pub fn moepage_controller_tick(
         controller: *mut moepage_controller,

@@ -9,6 +9,7 @@ use crate::experts::ExpertPool;
 use crate::gate::{lock, ordered, set_up};
 use crate::handle::{Handle, Ref};
 use crate::kv::{gate_of, KvPool};
+use crate::predictor::{Predictor, Rightsize};
 use crate::types::{count, numbered, Stream};
 
 pub use sys::moepage_controller_info as ControllerInfo;
@@ -153,6 +154,7 @@ pub struct Controller<'p> {
     handle: ManuallyDrop<Handle<sys::moepage_controller>>,
     experts: Ref<'p, ExpertPool<'p>>,
     _kv: Option<Ref<'p, KvPool<'p>>>,
+    users: Vec<Ref<'p, Predictor>>,
 }
 
 // SAFETY: docs/threading.md: ticks and destruction come one at a time, and take the value mutably
@@ -180,7 +182,7 @@ impl<'p> Controller<'p> {
                 unsafe { sys::moepage_controller_create(experts.raw(), raw_kv, &raw, out) }
             })
         })?;
-        Ok(Controller { handle: ManuallyDrop::new(handle), experts, _kv: kv })
+        Ok(Controller { handle: ManuallyDrop::new(handle), experts, _kv: kv, users: Vec::new() })
     }
 
     /// Between steps: counts what has been since the last tick, and at a burst's end acts.
@@ -207,6 +209,33 @@ impl<'p> Controller<'p> {
     pub fn kv_use(&self, key: u64, tokens: u64) -> Result<()> {
         // SAFETY: the handle is live.
         check(unsafe { sys::moepage_controller_kv_use(self.raw(), key, tokens) })
+    }
+
+    /// Names the users that it serves: `coactivation` predictors, one for each, of their own sessions.
+    /// Experts get no more slots than these need to cover so much of their choices (0 = 990).
+    /// Replaces those named before; none end it.
+    pub fn rightsize(
+        &mut self,
+        users: Vec<Ref<'p, Predictor>>,
+        coverage_permille: u32,
+    ) -> Result<()> {
+        let raw: Vec<_> = users.iter().map(|user| user.raw()).collect();
+        let n = count(raw.len(), "users")?;
+        // SAFETY: the handles are live, and the predictors stay until others replace them.
+        check(unsafe {
+            sys::moepage_controller_rightsize(self.raw(), raw.as_ptr(), n, coverage_permille)
+        })?;
+        self.users = users;
+        Ok(())
+    }
+
+    /// What a user needs; `experts` 0 = not sure yet.
+    pub fn user(&self, index: usize) -> Result<Rightsize> {
+        let mut raw = sys::moepage_rightsize::default();
+        let index = count(index, "index")?;
+        // SAFETY: the handle is live; `raw` says its size.
+        check(unsafe { sys::moepage_controller_get_rightsize(self.raw(), index, &mut raw) })?;
+        Ok(Rightsize::of(&raw))
     }
 
     /// What it has measured.

@@ -73,6 +73,18 @@ pub struct Rightsize {
     pub unseen: f64,
 }
 
+impl Rightsize {
+    pub(crate) fn of(raw: &sys::moepage_rightsize) -> Self {
+        Rightsize {
+            layers: raw.layers,
+            experts: raw.experts,
+            bytes: raw.bytes,
+            freed: raw.freed,
+            unseen: raw.unseen,
+        }
+    }
+}
+
 /// A predictor. It stands alone; any thread may use it at any time.
 pub struct Predictor {
     handle: Handle<sys::moepage_predictor>,
@@ -136,13 +148,7 @@ impl Predictor {
         let mut raw = sys::moepage_rightsize { coverage, ..Default::default() };
         // SAFETY: the handle is live; `raw` says its size.
         check(unsafe { sys::moepage_predictor_rightsize(self.raw(), &mut raw) })?;
-        Ok(Rightsize {
-            layers: raw.layers,
-            experts: raw.experts,
-            bytes: raw.bytes,
-            freed: raw.freed,
-            unseen: raw.unseen,
-        })
+        Ok(Rightsize::of(&raw))
     }
 
     /// The handle, for what `moepage_sys` has and this crate has not.

@@ -93,7 +93,8 @@ pub fn structs(tell: &mut dyn FnMut(String)) {
     fields!(tell, moepage_controller_info, struct_size, mode, steps, bursts, moves, refused,
         floor_blocks, peak_blocks, expert_accesses, expert_first, kv_accesses, kv_first,
         expert_miss_ns, kv_miss_ns, recompute_ns, layer_compute_ns, predicted_now_ns,
-        predicted_best_ns, rho, alpha, target_tokens_per_s, target_running, reserved);
+        predicted_best_ns, rho, alpha, target_tokens_per_s, target_running, reserved, users,
+        sized_users, largest_user_experts, needed_experts, cap_slots);
     fields!(tell, moepage_paged_config, struct_size, buffers, bus_form, compressed_experts,
         staging_experts, reserved, host_tier_bytes);
     fields!(tell, moepage_paged_tensor, struct_size, role, dtype, rank, shape, base, expert_stride,

@@ -137,12 +137,25 @@ fn and_experts_share_the_arena() {
     assert_eq!(pool.info().unwrap().slots, 4, "a refused move leaves the split");
     assert_eq!(status(set_split(None, None, 0, 0, Stream::default())), Status::Argument);
 
+    let predictor = |name: &str| {
+        let config = PredictorConfig { name: Some(name.into()), ..Default::default() };
+        Predictor::create(&model, &config).unwrap()
+    };
+    let (one, other) = (predictor("coactivation"), predictor("maps"));
     let config = ControllerConfig { mode: ControlMode::Observe, ..Default::default() };
     let mut controller = Controller::create(&pool, Some((&kv).into()), &config).unwrap();
     controller.kv_use(1, 16).unwrap();
     let report = controller.tick(Stream::default()).unwrap();
     assert_eq!((report.outcome, report.expert_slots), (Some(ControlOutcome::Waits), 4));
     assert_eq!(controller.info().unwrap().steps, 0);
+    assert_eq!(
+        status(controller.rightsize(vec![(&one).into(), (&other).into()], 0)),
+        Status::Unsupported
+    );
+    controller.rightsize(vec![(&one).into()], 500).unwrap();
+    assert_eq!(controller.info().unwrap().users, 1);
+    assert_eq!(controller.user(0).unwrap().experts, 0, "nothing is learnt");
+    assert_eq!(status(controller.user(1)), Status::Argument);
     let twice = Controller::create(&pool, Some((&kv).into()), &config);
     assert_eq!(status(twice), Status::Busy);
     drop(controller);
