@@ -108,6 +108,9 @@ static moepage_status open_session(const sim_stack_config *config, sim_stack *st
     if (!status && config->controller)
         status = moepage_controller_create(stack->experts, stack->kv, config->controller,
                                            &stack->controller);
+    if (!status && stack->controller && config->coverage_permille)
+        status = moepage_controller_rightsize(stack->controller, &stack->predictor, 1,
+                                              config->coverage_permille);
     return status;
 }
 

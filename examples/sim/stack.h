@@ -29,6 +29,7 @@ typedef struct sim_stack_config {
     uint32_t block_tokens;
     uint32_t blocks_per_granule;
     const moepage_controller_config *controller; /* NULL = none */
+    uint32_t coverage_permille; /* that it sizes the predictor's user by; 0 = it does not */
 } sim_stack_config;
 
 typedef struct sim_stack {

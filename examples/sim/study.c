@@ -48,6 +48,8 @@ static const sim_study studies[] = {
      false, sim_study_precision},
     {"rightsize", "WiSP section 5.4: a user's own table and working set against the population's",
      true, sim_study_rightsize},
+    {"caps", "WiSP section 5.4: controllers with caps by right-sizing, and without", true,
+     sim_study_caps},
     {"splits", "every way to divide memory, against the best of all splits, on real traces", true,
      sim_study_splits},
     {"splits-synthetic", "the same with synthetic routes of three other models", true,

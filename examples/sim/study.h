@@ -76,6 +76,7 @@ int sim_study_admission(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_turns(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_planner(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_precision(bool brief, uint64_t seed, sim_findings *out);
+int sim_study_caps(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_rightsize(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_splits(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_splits_synthetic(bool brief, uint64_t seed, sim_findings *out);
