@@ -20,6 +20,7 @@ moepage_status mp_controller_rightsize(struct moepage_controller *controller,
     pthread_mutex_lock(&controller->ticking);
     mp_size before = controller->size;
     controller->size = size;
+    controller->placed = false; /* FIXED divides anew */
     pthread_mutex_unlock(&controller->ticking);
     mp_size_close(&before);
     return MOEPAGE_OK;

@@ -591,9 +591,9 @@ static moepage_status tick(struct moepage_controller *controller, void *stream, 
 }
 
 /* Tells the KV pool how many sequences should run, and that none may come into what a move is to take. */
-static uint32_t tell_target(struct moepage_controller *controller, uint32_t outcome)
+static uint32_t tell_target(struct moepage_controller *controller)
 {
-    const bool drains = outcome == MOEPAGE_CONTROL_DRAINING;
+    const bool drains = controller->attempts > 0;
     pthread_mutex_lock(&controller->lock);
     const uint32_t target = mp_controller_target(controller);
     pthread_mutex_unlock(&controller->lock);
@@ -610,7 +610,7 @@ moepage_status mp_controller_tick(struct moepage_controller *controller, void *s
     uint32_t outcome;
     pthread_mutex_lock(&controller->ticking);
     moepage_status status = tick(controller, stream, &scene, &outcome);
-    const uint32_t running = tell_target(controller, outcome);
+    const uint32_t running = tell_target(controller);
     moepage_controller_report own = {
         .outcome = outcome,
         .expert_slots = scene.here.slots,

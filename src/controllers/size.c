@@ -34,7 +34,7 @@ static moepage_status open_user(mp_size_user *user, const struct moepage_model *
         status = mp_predictor_hold(predictor, &model->info);
     if (status)
         return status;
-    *user = (mp_size_user){.predictor = predictor, .idle = EPOCH_BURSTS};
+    *user = (mp_size_user){.predictor = predictor, .set = {.unseen = 1}, .idle = EPOCH_BURSTS};
     user->known = mp_alloc_array(keys, sizeof *user->known);
     user->older = mp_alloc_array(keys, sizeof *user->older);
     user->newer = mp_alloc_array(keys, sizeof *user->newer);

@@ -153,15 +153,16 @@ moepage_status mp_kv_pool_admit(struct moepage_kv_pool *pool, const uint64_t *to
                            (unsigned long long)tokens[i]);
     }
     pthread_mutex_lock(&pool->lock);
-    const uint32_t target = pool->target, running = target ? mp_kv_running(pool) : 0;
+    const bool moves = pool->most_blocks != UINT64_MAX;
+    const uint32_t target = pool->target, running = target || moves ? mp_kv_running(pool) : 0;
     *out = (moepage_kv_admission){
         .fits = needed <= pool->blocks.free && n_sequences <= pool->max_sequences - pool->live &&
-                mp_kv_blocks_used(&pool->blocks) + needed <= pool->most_blocks &&
+                (!running || mp_kv_blocks_used(&pool->blocks) + needed <= pool->most_blocks) &&
                 (!target || n_sequences <= (running < target ? target - running : 0)),
         .needed_blocks = needed,
         .free_blocks = pool->blocks.free,
         .target_running = target,
-        .running = running,
+        .running = target ? running : 0,
     };
     pthread_mutex_unlock(&pool->lock);
     return MOEPAGE_OK;

@@ -1,7 +1,8 @@
 /* admission.h — how many sequences should run at once: working-set admission (WiSP §1, §2.1; Denning's load
  * control) by measured throughput.
  *
- * Of decode steps with r sequences the controller keeps the tokens and the time, decayed from burst to burst.
+ * Of decode steps with r sequences the controller keeps the tokens and the time. A number is forgotten by
+ * what comes in anew of it, slowly if it does not run; after a few bursts without it is measured afresh.
  * X(r), tokens per second, is unimodal under paging: it rises while experts are shared, and falls when the sets of
  * all that run no longer fit. Among loads that can be served at all, the limit that maximises X makes the mean time
  * in the system least, whatever the arrivals: a birth-death chain whose rates are X(min(n, R)) is nowhere slower
@@ -11,8 +12,9 @@
  *   a lower number is known to be clearly faster              -> that is the limit
  *   steps stall for more than half of their time, and nothing
  *   is known of half as many                                  -> half as many, to learn
- *   the limit holds most of the time, and is the best known   -> one more is tried; as long as that is faster twice
- *                                                                as many more, in vain less and less often
+ *   the limit holds most of the time, and is the best known   -> what is known to be faster, else one more, is tried;
+ *                                                                as long as that is faster twice as many more, in vain
+ *                                                                less and less often
  * The first two do not wait for a burst's end where the difference is large, and an attempt that is clearly slower
  * ends at once, since in a thrash a burst takes minutes. From any number r of sequences the rate is near the best one
  * log2(r) + 6 bursts after a thrash begins, the ends of those that run too many included (test_admission).

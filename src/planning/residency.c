@@ -548,6 +548,8 @@ static mp_residency_why choose(mp_residency_planner *planner, const field *f, do
 {
     goal g;
     mp_residency_plan target;
+    const bool by_use_before = planner->by_use;
+    planner->by_use = false;
     if (f->starved || !fits(f, &planner->plan)) {
         if (f->starved)
             *next = (mp_residency_plan){0};
@@ -560,8 +562,7 @@ static mp_residency_why choose(mp_residency_planner *planner, const field *f, do
         return MP_RESIDENCY_HOLD;
     if (f->cached) {
         double by_use = find_shortest(f, comp_ns, &target), banded = banded_ns(f, planner, comp_ns);
-        planner->by_use = planner->by_use ? banded >= by_use * (1 - TURN_GAIN)
-                                          : by_use < banded * (1 - TURN_GAIN);
+        planner->by_use = by_use < banded * (by_use_before ? 1 : 1 - TURN_GAIN);
         if (planner->by_use)
             return step_by_use(planner, f, comp_ns, &target, next);
     }

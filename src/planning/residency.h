@@ -40,7 +40,7 @@
  *
  * A layer takes the shorter of the two, since sessions choose. If the plan with the shortest steps of those that fit is 5 %
  * shorter than the plan that the bands lead to, the planner goes there instead, and stays with it until the bands are
- * 5 % better; a plan within 1 % of it is kept. Then only images that have to be brought are staggered; slots that grow
+ * as good; a plan within 1 % of it is kept. Then only images that have to be brought are staggered; slots that grow
  * and images that are dropped move no bytes, and up to a quarter of a layer's experts change at once.
  *
  * Pure: numbers in, a plan out. */

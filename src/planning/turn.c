@@ -45,7 +45,8 @@ void mp_turn_step(mp_turn *turn, uint32_t sequences, uint64_t ended_ns, double b
     level->units += (double)experts;
     level->recent++;
     turn->recent_tokens += sequences;
-    turn->peak = fmax(turn->peak, sequences);
+    if (sequences > turn->recent_peak)
+        turn->recent_peak = sequences;
     if (ended_ns > turn->ended_ns) /* sessions' steps overlap */
         turn->ended_ns = ended_ns;
     if (!turn->began_ns) /* the first step of all: it began when it began */
@@ -76,11 +77,14 @@ void mp_turn_burst(mp_turn *turn, uint32_t steps)
     turn->other_tokens =
         (turn->other_tokens + turn->recent_tokens) * left(&turn->levels[0], turn->decay, steps);
     turn->tokens = turn->tokens * SLOW + turn->recent_tokens;
-    turn->burst_tokens = (turn->burst_tokens + turn->recent_tokens) * turn->decay;
-    turn->elapsed_ns = turn->elapsed_ns * SLOW + (double)(turn->ended_ns - turn->began_ns);
+    turn->burst_tokens = turn->burst_tokens * turn->decay + turn->recent_tokens;
+    turn->elapsed_ns *= SLOW;
+    if (turn->ended_ns > turn->began_ns)
+        turn->elapsed_ns += (double)(turn->ended_ns - turn->began_ns);
     turn->began_ns = turn->ended_ns;
     turn->recent_tokens = 0;
-    turn->peak *= PEAK;
+    turn->peak = fmax(turn->peak * PEAK, turn->recent_peak);
+    turn->recent_peak = 0;
     for (uint32_t l = 0; l < MP_LEVELS; l++)
         decay_level(&turn->levels[l], left(&turn->levels[l], turn->decay, steps));
 }
@@ -115,10 +119,10 @@ static double step_ns(const mp_turn_costs *costs, const mp_turn_level *level, do
     return (level->busy_ns + stall) / level->steps;
 }
 
-/* The times of steps with 0 (all others), 1, 2, ... MP_TURN_JOBS sequences. */
+/* The times of decode steps of the known levels, in their order. */
 typedef struct times {
-    double ns[MP_LEVELS]; /* of known levels */
-    double at[MP_LEVELS]; /* their sequences */
+    double ns[MP_LEVELS];
+    double at[MP_LEVELS]; /* sequences */
     uint32_t n;
 } times;
 
@@ -217,13 +221,16 @@ static double demand_of(const mp_turn_costs *costs)
     return fmin(turn->tokens / turn->elapsed_ns, MOST_DEMAND / token_ns[best]);
 }
 
-double mp_turn_cost(const mp_turn_costs *costs, const mp_split *split)
+static double cost_at(const mp_turn_costs *costs, const mp_split *split, double demand)
 {
     double token_ns[MP_TURN_JOBS + 1] = {0};
-    if (!are_known(costs))
-        return 0;
     const uint32_t best = find_token_ns(costs, split, token_ns);
-    return mean_jobs(token_ns, best, demand_of(costs));
+    return mean_jobs(token_ns, best, demand);
+}
+
+double mp_turn_cost(const mp_turn_costs *costs, const mp_split *split)
+{
+    return are_known(costs) ? cost_at(costs, split, demand_of(costs)) : 0;
 }
 
 /* ---- choosing ---- */
@@ -231,6 +238,7 @@ double mp_turn_cost(const mp_turn_costs *costs, const mp_split *split)
 typedef struct search {
     const mp_turn_costs *costs;
     const mp_split_bounds *bounds;
+    double demand; /* 0: nothing is known */
     mp_split best;
     double cost;
 } search;
@@ -240,7 +248,7 @@ static void consider(search *s, uint64_t experts)
     mp_split split;
     if (!mp_split_with_experts(s->bounds, experts, &split))
         return;
-    const double cost = mp_turn_cost(s->costs, &split);
+    const double cost = s->demand > 0 ? cost_at(s->costs, &split, s->demand) : 0;
     if (cost < s->cost || (cost == s->cost && split.experts > s->best.experts)) {
         s->best = split;
         s->cost = cost;
@@ -260,7 +268,10 @@ bool mp_turn_configure(const mp_turn_costs *costs, const mp_split_bounds *bounds
                        mp_split *out)
 {
     mp_split low, high;
-    search s = {.costs = costs, .bounds = bounds, .cost = INFINITY};
+    search s = {.costs = costs,
+                .bounds = bounds,
+                .demand = are_known(costs) ? demand_of(costs) : 0,
+                .cost = INFINITY};
     if (!mp_split_with_experts(bounds, 0, &low) ||
         !mp_split_with_experts(bounds, UINT64_MAX, &high))
         return false;

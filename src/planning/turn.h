@@ -16,7 +16,7 @@
  * measured at follows from the reuse distances in steps with r sequences, a curve for every r: with more experts stalls
  * shrink as misses do, with fewer each miss that is added costs what misses cost. So the policy and regime that run are
  * in the figures, and only differences are predicted. A number that has not run yet is taken to continue the line of
- * the two below it, up to twice the most that have run, if they filled the room that there was: there it is measured.
+ * the two below it, unless that falls, up to twice the most that have run, if they filled the room that there was: there it is measured.
  *
  * Pure: numbers in, numbers out, in memory of the caller's. */
 #ifndef MP_PLANNING_TURN_H
@@ -26,6 +26,8 @@
 #include "planning/split_choice.h"
 
 #define MP_TURN_BINS 256u /* of a level's curve, at most */
+/* In the system at most; more are turned away, so that an overload has a finite cost. */
+#define MP_TURN_JOBS 256u
 
 /* Steps of one level; level 0: all that are not decode alone. Sums are decayed. */
 typedef struct mp_turn_level {
@@ -39,9 +41,10 @@ typedef struct mp_turn {
     mp_turn_level levels[MP_LEVELS];
     double decay;
     double tokens, elapsed_ns; /* decoded, and the time in which they were; slowly decayed */
-    double burst_tokens;       /* decayed as KV's curve is */
+    double burst_tokens;       /* decayed as KV's curve is, which is so after the decision */
     double other_tokens;       /* decoded while level 0's sums were counted */
-    double peak;               /* sequences at once, lately */
+    double peak;               /* sequences at once, lately, */
+    uint32_t recent_peak;      /* and in this burst */
     uint64_t began_ns;         /* the burst; 0: no step has been seen */
     uint64_t ended_ns;         /* the last step */
     uint32_t recent_tokens;    /* of this burst */
@@ -79,8 +82,5 @@ bool mp_turn_configure(const mp_turn_costs *costs, const mp_split_bounds *bounds
 
 /* Returns that as an objective, without samples while no decode steps are known; `costs` must outlive it. */
 mp_split_objective mp_turn_objective(const mp_turn_costs *costs);
-
-#define MP_TURN_JOBS \
-    256u /* in the system at most; more are turned away, so that an overload has a finite cost */
 
 #endif

@@ -427,6 +427,7 @@ moepage_status mp_session_take(struct moepage_session *session, const void *by,
                                 .partial = scratch->partial,
                                 .math = session->math};
     session->taken_by = by;
+    mp_client_begin_step(session->step.client, 0);
     tell_taken(session, true);
     return MOEPAGE_OK;
 }

@@ -375,7 +375,7 @@ static void test_controller_size_refuses_misuse(void **state)
     open_all((moepage_controller_config){.mode = MOEPAGE_CONTROL_OBSERVE}, 0);
     serve(1, 0);
     assert_float_equal(of_user(0).coverage, 0.99, 1e-12);
-    assert_float_equal(of_user(0).unseen, 0, 1e-12);
+    assert_float_equal(of_user(0).unseen, 1, 1e-12);
     open_user(&maps, "maps");
     bank_model_open(&large.bank, &(bank_shape){.layers = 1,
                                                .experts = EXPERTS,
