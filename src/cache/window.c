@@ -34,6 +34,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "cache/inside.h"
+#include "planning/regime.h"
 #include "policy/ring.h"
 
 /* Once a layer's experts have been used this often on average, all of its counts are halved: what is
@@ -134,26 +135,16 @@ bool mp_window_serves(const mp_cache *cache, const mp_scope *scope, uint32_t key
 
 /* ---- the division ---- */
 
-/* Each streaming session has room for the experts of two layers that are not kept: one layer
- * computes while the next one loads. With three layers or fewer, the second layer's room
- * would be so large a part of the whole that keeping experts there saves more than the
- * overlap could hide. So `keep` is the largest number for which keep * layers + (experts -
- * keep) * at_once slots suffice. */
 mp_window_plan mp_window_divide(const mp_shard *shard, const mp_scope *scope)
 {
     const mp_cache *cache = shard->cache;
-    uint64_t sessions = atomic_load_explicit(&cache->n_streamers, memory_order_relaxed);
+    uint32_t sessions = atomic_load_explicit(&cache->n_streamers, memory_order_relaxed);
     uint32_t capacity = slots_of(scope);
     uint32_t pinned = atomic_load_explicit(&scope->pinned, memory_order_relaxed);
-    uint64_t experts = mp_cache_members(cache, shard->device);
-    uint64_t layers = scope->layers, keep = 0;
-    uint64_t slots = capacity > pinned ? capacity - pinned : 0;
-    sessions = sessions ? sessions : 1;
-    uint64_t at_once = layers > 3 * sessions ? 2 * sessions : sessions;
-    if (at_once < layers && slots > at_once * experts)
-        keep = (slots - at_once * experts) / (layers - at_once);
-    keep = keep < experts ? keep : experts;
-    return (mp_window_plan){.keep = (uint32_t)keep, .slots = (uint32_t)(slots - keep * layers)};
+    uint32_t slots = capacity > pinned ? capacity - pinned : 0;
+    uint32_t keep = mp_regime_keep(slots, scope->layers, mp_cache_members(cache, shard->device),
+                                   sessions ? sessions : 1);
+    return (mp_window_plan){.keep = keep, .slots = slots - keep * scope->layers};
 }
 
 /* The fewest that a layer keeps on a device. */

@@ -66,6 +66,20 @@ static inline bool mp_regime_is_dense(uint32_t routed, uint32_t experts)
     return (uint64_t)routed * 8 >= (uint64_t)experts * 7;
 }
 
+/* Returns how many of a layer's experts stay in slots that the layers share while they stream: each session has room for
+ * the others of two layers, one of which computes while the next one loads. With three layers or fewer, the second
+ * layer's room would be so large a part of the whole that keeping experts there saves more than the overlap could hide.
+ * So it is the largest number for which keep * layers + (experts - keep) * at_once slots suffice. `sessions` >= 1. */
+static inline uint32_t mp_regime_keep(uint64_t slots, uint64_t layers, uint32_t experts,
+                                      uint64_t sessions)
+{
+    const uint64_t at_once = layers > 3 * sessions ? 2 * sessions : sessions;
+    if (at_once >= layers || slots <= at_once * experts)
+        return 0;
+    const uint64_t keep = (slots - at_once * experts) / (layers - at_once);
+    return keep < experts ? (uint32_t)keep : experts;
+}
+
 void mp_regime_defaults(mp_regime_config *config);
 /* Returns the stalls of a streamed turn whose layer computes for the time of `computing` loads. */
 double mp_regime_streamed_stalls(const mp_regime_ahead *ahead, double computing);
