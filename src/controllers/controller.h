@@ -4,7 +4,8 @@
  *   controller.c         its life, and what it reports
  *   controller_watch.c   observing: reuse distances, steps
  *   controller_size.c    right-sizing: whose working sets bound the experts' side; size.c has the sets
- *   controller_tick.c    acting at a burst's end: numbers in, decision, move
+ *   controller_choose.c  what the mode's law chooses at a burst's end
+ *   controller_tick.c    gathering, choosing and moving, tick by tick
  *
  * src/planning decides and src/split moves; the controller feeds the one and calls the other.
  * Locks: the pools call the watch under their own locks, so the controller's `lock` comes last, and
@@ -87,8 +88,8 @@ struct moepage_controller {
      * of all uses that the most used ones have */
     double *use;
     mp_mvwsa_answer answer;
-    double predicted_now_ns,
-        predicted_best_ns; /* of misses (eq. 4): now, and at the answer's target */
+    /* Of misses (eq. 4): now, and at the answer's target. */
+    double predicted_now_ns, predicted_best_ns;
     mp_residency_answer plan;
     mp_size size; /* the users' working sets */
     bool placed;  /* FIXED has moved */
@@ -106,13 +107,13 @@ moepage_status mp_controller_create(struct moepage_expert_pool *experts, struct 
                                     struct moepage_controller **out);
 void mp_controller_destroy(struct moepage_controller *controller);
 void mp_controller_info(struct moepage_controller *controller, moepage_controller_info *info);
-/* Predicted warm misses at `size` slots, or blocks, per burst; blocks' in blocks. */
 /* Experts that one more unit brings, of those that compete with each other. */
 static inline uint32_t mp_controller_unit_experts(const struct moepage_controller *controller)
 {
     return controller->shape.n_scopes == 1 ? controller->shape.step_slots : 1;
 }
 
+/* Predicted warm misses at `size` slots, or blocks, per burst; blocks' in blocks. */
 double mp_controller_misses(struct moepage_controller *controller, bool kv, uint64_t size);
 
 /* ---- controller_watch.c ---- */
@@ -137,7 +138,22 @@ uint64_t mp_controller_most_units(const struct moepage_controller *controller, u
 void mp_controller_size_info(const struct moepage_controller *controller,
                              moepage_controller_info *info);
 
-/* ---- controller_tick.c ---- */
+/* ---- controller_choose.c; the lock is held ---- */
+
+/* The state of the pools at a tick. */
+typedef struct mp_scene {
+    mp_split_bounds bounds;
+    mp_split now; /* in units */
+    mp_move here; /* the same in slots and blocks */
+    double load_ns;
+    double bus_ns;
+    mp_kv_survey kv;
+    uint64_t arena_bytes;        /* above the low versions, which stay */
+    uint64_t image_bytes;        /* of compressed experts */
+    uint64_t bus_bytes_per_s;    /* of dense experts */
+    uint64_t decode_bytes_per_s; /* likewise */
+    bool coded_bus;
+} mp_scene;
 
 /* The present cost of misses in ns: of one routed expert, and of one KV unit. */
 typedef struct mp_miss_costs {
@@ -148,16 +164,28 @@ typedef struct mp_miss_costs {
 mp_miss_costs mp_controller_costs(const struct moepage_controller *controller, double load_ns,
                                   double bus_ns, const mp_kv_survey *kv);
 
-/* Returns the sequences that should run at once; 0 = no limit. The lock is held. */
+/* Returns the sequences that should run at once; 0 = no limit. */
 static inline uint32_t mp_controller_target(const struct moepage_controller *controller)
 {
     return controller->config.admission ? controller->admission.limit : 0;
 }
 
-/* Returns the admission floor in KV units. The lock is held. */
+/* Returns the part of all uses that a layer's most used experts have, [experts + 1]; the planner's. */
+static inline double *mp_controller_parts(const struct moepage_controller *controller)
+{
+    return controller->use + 2 * (controller->shape.experts + 1ull);
+}
+
+/* Returns the admission floor in KV units. */
 uint64_t mp_controller_floor(const struct moepage_controller *controller);
 /* The same in blocks; UINT64_MAX if it is more. */
 uint64_t mp_controller_floor_blocks(const struct moepage_controller *controller);
+
+/* Returns true if some split is feasible; the planner's bounds include the images, which it may give up. */
+bool mp_controller_feasible(const struct moepage_controller *controller, const mp_scene *scene);
+mp_move mp_controller_choose(struct moepage_controller *controller, const mp_scene *scene);
+
+/* ---- controller_tick.c ---- */
 
 moepage_status mp_controller_tick(struct moepage_controller *controller, void *stream,
                                   moepage_controller_report *report);

@@ -180,6 +180,16 @@ static bool is_long_prefill(struct moepage_controller *controller, uint32_t toke
     return tokens >= controller->prefill_tokens / 2;
 }
 
+/* Observes what admission and the split beside it go by. The lock is held. */
+static void see_running(struct moepage_controller *controller, const mp_watch_step *step,
+                        double busy_ns, uint64_t stall_ns)
+{
+    if (step->decodes)
+        mp_admission_step(&controller->admission, step->decodes, step->wall_ns, step->stall_ns);
+    mp_turn_step(&controller->turn, step->decodes, step->ended_ns, busy_ns, (double)stall_ns,
+                 controller->now_units);
+}
+
 static void see_step(mp_watch *watch, const mp_watch_step *step)
 {
     struct moepage_controller *controller = of(watch);
@@ -187,11 +197,8 @@ static void see_step(mp_watch *watch, const mp_watch_step *step)
     double busy_ns = (double)(step->wall_ns - stall_ns);
     pthread_mutex_lock(&controller->lock);
     controller->steps++;
-    if (step->decodes && step->layers)
-        mp_admission_step(&controller->admission, step->decodes, step->wall_ns, step->stall_ns);
     if (controller->config.admission && step->layers)
-        mp_turn_step(&controller->turn, step->decodes, step->ended_ns, busy_ns, (double)stall_ns,
-                     controller->now_units);
+        see_running(controller, step, busy_ns, stall_ns);
     if (step->misses && step->stall_ns)
         mp_rate_add(&controller->miss_ns, (double)step->misses, (double)step->stall_ns);
     if (step->prefill && step->layers && is_long_prefill(controller, step->tokens)) {
