@@ -2,8 +2,9 @@
  * between them, which has no memory. */
 #include "arena/arena.h"
 
-#include "base/status.h"
 #include <assert.h>
+
+#include "base/status.h"
 
 static const char *const side_names[MP_SIDES] = {"expert", "KV"};
 

@@ -20,8 +20,9 @@ void mp_pace_add(mp_pace *pace, uint32_t tokens, uint32_t layers, uint64_t route
     mp_pace_group *group = &pace->groups[group_of(tokens)];
     if (layers == 0)
         return;
-    for (uint32_t i = 0; i < MP_PACE_GROUPS && pace->ended; i++)
-        pace->groups[i].steps = 0;
+    if (pace->ended)
+        for (uint32_t i = 0; i < MP_PACE_GROUPS; i++)
+            pace->groups[i].steps = 0;
     pace->ended = false;
     mp_rate_add(&group->layer_ns, layers, busy_ns);
     mp_rate_add(&group->routed, layers, (double)routed);

@@ -483,23 +483,23 @@ static uint32_t balanced(const field *f)
  * rises or falls with the compressed ones, but for a turn where both backends finish together. */
 static double find_shortest(const field *f, double comp_ns, mp_residency_plan *plan)
 {
-    const uint32_t bound = f->experts - host_bound(f);
+    const uint32_t bound = f->experts - host_bound(f), turn = balanced(f);
+    const uint32_t most_dense = f->no_dense ? 0 : f->experts;
     double best = INFINITY;
     *plan = (mp_residency_plan){0};
-    for (uint32_t dense = 0; dense <= f->experts && dense * f->dense_bytes <= f->room; dense++) {
+    for (uint32_t dense = 0; dense <= most_dense && dense * f->dense_bytes <= f->room; dense++) {
         uint64_t room = f->room - dense * f->dense_bytes;
         uint64_t fit = f->compresses ? room / f->compressed_bytes : 0;
         const uint32_t most = fit < f->experts - dense ? (uint32_t)fit : f->experts - dense;
         const uint32_t fewest = bound > dense ? bound - dense : 0;
-        const uint32_t turn = balanced(f);
         const uint32_t counts[] = {fewest, turn, turn + 1, most};
-        if (f->no_dense && dense > 0)
-            break;
         for (uint32_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
-            mp_residency_plan one = {dense, counts[i]};
-            if (counts[i] < fewest || counts[i] > most || used_ns(f, &one, comp_ns) >= best)
+            const mp_residency_plan one = {dense, counts[i]};
+            const bool may = counts[i] >= fewest && counts[i] <= most;
+            const double ns = may ? used_ns(f, &one, comp_ns) : INFINITY;
+            if (ns >= best)
                 continue;
-            best = used_ns(f, &one, comp_ns);
+            best = ns;
             *plan = one;
         }
     }

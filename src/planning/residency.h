@@ -38,9 +38,9 @@
  * of a cache with u = 1, since a miss is known when it is routed, and of a window that streams with the part u that is
  * unforeseen (regime.h).
  *
- * A layer takes the shorter of the two, since sessions choose. If the plan with the shortest steps of those that fit is 5 %
- * shorter than the plan that the bands lead to, the planner goes there instead, and stays with it until the bands are
- * as good; a plan within 1 % of it is kept. Then only images that have to be brought are staggered; slots that grow
+ * A layer takes the shorter of the two, since sessions choose. If the plan with the shortest steps of those that fit is
+ * 5 % shorter than the plan that the bands lead to, the planner goes there instead, and stays with it until the bands
+ * are as good; a plan within 1 % of it is kept. Then only images that have to be brought are staggered; slots that grow
  * and images that are dropped move no bytes, and up to a quarter of a layer's experts change at once.
  *
  * Pure: numbers in, a plan out. */
@@ -69,8 +69,8 @@ typedef struct mp_residency_machine {
     /* Experts of a layer that a step misses where x of each layer are dense beside the window, [experts + 1]:
      * of a cache, and of a window that keeps those that are used most. NULL, both: not known. */
     const double *cached, *streamed;
-    double
-        unforeseen; /* fraction of what a streaming step loads that is known only when it is routed, 0..1 */
+    /* Fraction of what a streaming step loads that is known only when it is routed, 0..1. */
+    double unforeseen;
 } mp_residency_machine;
 
 typedef struct mp_residency_config {

@@ -16,7 +16,8 @@
  * measured at follows from the reuse distances in steps with r sequences, a curve for every r: with more experts stalls
  * shrink as misses do, with fewer each miss that is added costs what misses cost. So the policy and regime that run are
  * in the figures, and only differences are predicted. A number that has not run yet is taken to continue the line of
- * the two below it, unless that falls, up to twice the most that have run, if they filled the room that there was: there it is measured.
+ * the two below it, unless that falls, up to twice the most that have run, if these filled the room that there was: once
+ * it runs it is measured.
  *
  * Pure: numbers in, numbers out, in memory of the caller's. */
 #ifndef MP_PLANNING_TURN_H

@@ -18,8 +18,8 @@ typedef struct mp_watch_step {
     uint64_t ended_ns; /* by the device's clock */
     uint64_t wall_ns;
     uint64_t stall_ns; /* for absent experts */
-    bool
-        unseen; /* the device waits for them by itself: what it lost is to be added to that by the pool */
+    /* The device waits for them by itself: what it lost is to be added to that by the pool. */
+    bool unseen;
     uint64_t compute_ns; /* of experts' kernels; 0 where the caller runs them */
     uint64_t misses;     /* late ones included */
 } mp_watch_step;
