@@ -100,15 +100,10 @@ static int run_case(const sim_bench *bench, const load *l, bool burst, bool brie
     const char *regime = regimes[l->regime], *when = burst ? "burst" : "steady";
     double configured = 0, ours = 0;
     sim_jobs jobs = {0};
-    sim_serve_config config = sim_bench_config(bench);
-    config.stack.arena_bytes =
-        bench->shape.expert_bytes * bench->shape.experts * bench->shape.moe_layers / 2;
+    sim_serve_config config = sim_bench_budget(bench, 50, seed);
     config.stack.regime = l->regime;
     config.concurrency = CONCURRENCY;
     config.first_jobs = WARM_JOBS;
-    config.seed = seed;
-    config.quiet = true;
-    sim_fix_granule(&config.stack);
     int code = make_jobs(l, bench, burst, &jobs);
     config.jobs = &jobs;
     if (!code)

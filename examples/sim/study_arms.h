@@ -11,7 +11,7 @@ typedef enum sim_study_arm {
     SIM_ARM_FLUX,        /* Flux-prop */
     SIM_ARM_DUAL_RESIZE, /* this one and those behind it are online */
     SIM_ARM_FLUX_ONLINE,
-    SIM_ARM_ONLINE,    /* mv-wsa-online */
+    SIM_ARM_ONLINE,    /* mv-wsa-online: our own, which claims are about, and so is the next one */
     SIM_ARM_ADMISSION, /* the same, which also decides how many run */
     SIM_ARMS
 } sim_study_arm;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/fail.h"
+#include "sim/configure.h"
 #include "sim/study_evictions.h"
 #include "sim/synthetic.h"
 
@@ -60,6 +61,18 @@ sim_serve_config sim_bench_config(const sim_bench *bench)
                                         .blocks_per_granule = 1},
                               .source = bench->source,
                               .concurrency = 1};
+}
+
+sim_serve_config sim_bench_budget(const sim_bench *bench, uint32_t percent, uint64_t seed)
+{
+    const sim_shape *shape = &bench->shape;
+    sim_serve_config config = sim_bench_config(bench);
+    config.stack.arena_bytes =
+        shape->expert_bytes * shape->experts * shape->moe_layers * percent / 100;
+    config.seed = seed;
+    config.quiet = true;
+    sim_fix_granule(&config.stack);
+    return config;
 }
 
 double sim_bench_rate(const sim_result *r)

@@ -26,6 +26,8 @@ void sim_bench_close(sim_bench *bench);
 
 /* Returns a configuration without a split and without jobs. */
 sim_serve_config sim_bench_config(const sim_bench *bench);
+/* The same, quiet, with so many percent of the experts' bytes. */
+sim_serve_config sim_bench_budget(const sim_bench *bench, uint32_t percent, uint64_t seed);
 
 /* A run's figures in its steady state: its second half. */
 typedef struct sim_pace {

@@ -7,7 +7,7 @@
 #include "sim/study_bench.h"
 
 #define CONCURRENCY 4u
-#define BUDGET 0.6 /* of the experts' bytes */
+#define PERCENT 60u /* of the experts' bytes */
 
 typedef struct load {
     const char *name, *model, *routing;
@@ -142,16 +142,11 @@ static int run_load(const load *l, bool brief, uint64_t seed, sim_findings *out,
         code = sim_jobs_closed(&loop, &jobs);
     if (!code)
         code = sim_jobs_bind(&jobs, bench.source->n_requests, NULL, 0);
-    const uint32_t experts = bench.shape.experts * bench.shape.moe_layers;
-    sim_serve_config config = sim_bench_config(&bench);
-    config.stack.arena_bytes = (uint64_t)(BUDGET * (double)(bench.shape.expert_bytes * experts));
+    sim_serve_config config = sim_bench_budget(&bench, PERCENT, seed);
     config.stack.prefetch = MOEPAGE_PREFETCH_PREDICTOR;
     config.stack.predictor = "coactivation";
     config.jobs = &jobs;
     config.concurrency = CONCURRENCY;
-    config.seed = seed;
-    config.quiet = true;
-    sim_fix_granule(&config.stack);
     for (size_t mode = 0; mode < N_MODES && !code; mode++)
         code = run_mode(l, mode, &config, out, sums);
     sim_jobs_free(&jobs);
@@ -165,8 +160,8 @@ int sim_study_caps(bool brief, uint64_t seed, sim_findings *out)
     int code = RUN_OK;
     sim_set(out, "seed %u; synthetic routing, but for gpt-oss-20b's own with --trace",
             (unsigned)seed);
-    sim_set(out, "%.0f %% of the experts' bytes; %u clients with conversations, in any order",
-            100 * BUDGET, CONCURRENCY);
+    sim_set(out, "%u %% of the experts' bytes; %u clients with conversations, in any order",
+            PERCENT, CONCURRENCY);
     sim_set(out, "one predictor for all; the same one, and its prefetching, without a cap");
     for (size_t i = 0; i < (brief ? 1 : N_LOADS) && !code; i++)
         code = run_load(&loads[i], brief, seed, out, &sums);

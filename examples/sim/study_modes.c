@@ -89,14 +89,9 @@ static int run_batch(const sim_bench *bench, const load *l, uint32_t batch, bool
     char where[96];
     rates ours = {0}, best = {0};
     sim_jobs jobs = {0};
-    sim_serve_config config = sim_bench_config(bench);
-    config.stack.arena_bytes = bench->shape.expert_bytes * bench->shape.experts *
-                               bench->shape.moe_layers * l->percent / 100;
+    sim_serve_config config = sim_bench_budget(bench, l->percent, seed);
     config.stack.exph_ratio = SIM_EXPH_RATIO; /* the same images for all */
     config.concurrency = batch;
-    config.seed = seed;
-    config.quiet = true;
-    sim_fix_granule(&config.stack);
     uint32_t n = JOBS_EACH * batch > LEAST_JOBS ? JOBS_EACH * batch : LEAST_JOBS;
     int code = sim_jobs_plain(n, PROMPT_TOKENS, OUTPUT_TOKENS, 0, &jobs);
     config.jobs = &jobs;
@@ -125,8 +120,8 @@ int sim_study_planner(bool brief, uint64_t seed, sim_findings *out)
     sim_set(
         out,
         "prompts of %u tokens, answers of %u; %u jobs for each place in the batch, at least %u; "
-        "experts as EXPH "
-        "images in every arm; the second half of each run, when controllers have settled; the "
+        "experts as EXPH images in every arm; the second half of each run, when controllers have "
+        "settled; the "
         "planner starts from an even split, as the other controllers do",
         PROMPT_TOKENS, OUTPUT_TOKENS, JOBS_EACH, LEAST_JOBS);
     for (size_t i = 0; i < (brief ? 1 : N_LOADS) && !code; i++) {

@@ -74,13 +74,8 @@ static int run_batch(const sim_bench *bench, const load *l, uint32_t batch, uint
 {
     double pace[3] = {0};
     sim_jobs jobs = {0};
-    sim_serve_config config = sim_bench_config(bench);
-    config.stack.arena_bytes = bench->shape.expert_bytes * bench->shape.experts *
-                               bench->shape.moe_layers * l->percent / 100;
+    sim_serve_config config = sim_bench_budget(bench, l->percent, seed);
     config.concurrency = batch;
-    config.seed = seed;
-    config.quiet = true;
-    sim_fix_granule(&config.stack);
     uint32_t n = 3 * batch > LEAST_JOBS ? 3 * batch : LEAST_JOBS;
     int code = sim_jobs_plain(n, PROMPT_TOKENS, OUTPUT_TOKENS, 0, &jobs);
     config.jobs = &jobs;

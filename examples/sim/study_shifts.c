@@ -130,13 +130,11 @@ static int run_shifts(const sim_workload *list, uint32_t n, bool brief, uint64_t
 
 static void judge_worst(const gains *g, sim_findings *out)
 {
-    static const sim_study_arm ours[] = {SIM_ARM_ONLINE, SIM_ARM_ADMISSION};
-    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
-        sim_claim_that(out, g[ours[i]].least >= 0.97 && g[ours[i]].failures == 0,
+    for (sim_study_arm arm = SIM_ARM_ONLINE; arm < SIM_ARMS; arm++)
+        sim_claim_that(out, g[arm].least >= 0.97 && g[arm].failures == 0,
                        "%s is %.3f on the worst, at least 0.97, with %llu admission failures that "
                        "a split avoids",
-                       sim_study_arm_name(ours[i]), g[ours[i]].least,
-                       (unsigned long long)g[ours[i]].failures);
+                       sim_study_arm_name(arm), g[arm].least, (unsigned long long)g[arm].failures);
 }
 
 int sim_study_shifts(bool brief, uint64_t seed, sim_findings *out)

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 
 #include "common/fail.h"
-#include "common/order.h"
 #include "sim/arms.h"
 #include "sim/random.h"
+#include "sim/study_arms.h"
 #include "sim/study_bench.h"
 
 #define OUTPUT_TOKENS 64u
@@ -14,7 +14,6 @@
 #define WARM_JOBS 40u
 #define JOBS 120u
 #define CAPACITY_JOBS 32u
-#define MOST_WORKLOADS 64u
 
 typedef struct model {
     const char *machine, *name;
@@ -34,11 +33,6 @@ static const uint32_t regimes[] = {MOEPAGE_REGIME_CACHE, MOEPAGE_REGIME_STREAM,
                                    MOEPAGE_REGIME_AUTO};
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
-
-typedef struct tally {
-    double ratios[MOST_WORKLOADS];
-    uint32_t n;
-} tally;
 
 /* ---- One run ----------------------------------------------------------------------------- */
 
@@ -127,7 +121,8 @@ static int make_jobs(const sim_bench *bench, uint32_t n, uint32_t prompt, double
 }
 
 static int run_load(sim_serve_config *config, const sim_bench *bench, const char *name,
-                    uint32_t prompt, double load, double capacity, sim_findings *out, tally *sums)
+                    uint32_t prompt, double load, double capacity, sim_findings *out,
+                    sim_study_tally *sums)
 {
     static const char *const names[] = {"auto", "cache", "stream"};
     best oracle = {0};
@@ -142,13 +137,13 @@ static int run_load(sim_serve_config *config, const sim_bench *bench, const char
     if (!code)
         code = run_ours(config, run);
     double ours = code ? NAN : turn_s(run), ratio = ours / oracle.value;
-    if (!code && sums->n < MOST_WORKLOADS) {
+    if (!code) {
         sim_find(out, oracle.value, NAN, "oracle, mean s a job",
                  "%s, %u, load %.2f: %u run, %.2f, %s", name, prompt, load, oracle.running,
                  oracle.fraction, names[oracle.regime]);
         sim_find(out, ours, NAN, "ours, mean s a job", "%s, %u, load %.2f", name, prompt, load);
         sim_find(out, ratio, NAN, "of the oracle's", "%s, %u, load %.2f", name, prompt, load);
-        sums->ratios[sums->n++] = ratio;
+        sim_study_tally_add(sums, ratio, false);
     }
     if (run)
         sim_arm_run_free(run);
@@ -158,16 +153,11 @@ static int run_load(sim_serve_config *config, const sim_bench *bench, const char
 }
 
 static int run_context(const sim_bench *bench, const char *name, uint32_t prompt, bool brief,
-                       uint64_t seed, sim_findings *out, tally *sums)
+                       uint64_t seed, sim_findings *out, sim_study_tally *sums)
 {
     best capacity = {0};
     sim_jobs jobs = {0};
-    sim_serve_config config = sim_bench_config(bench);
-    config.stack.arena_bytes =
-        bench->shape.expert_bytes * bench->shape.experts * bench->shape.moe_layers / 2;
-    config.seed = seed;
-    config.quiet = true;
-    sim_fix_granule(&config.stack);
+    sim_serve_config config = sim_bench_budget(bench, 50, seed);
     int code = make_jobs(bench, CAPACITY_JOBS, prompt, 0, seed, &jobs); /* all at once */
     config.jobs = &jobs;
     if (!code)
@@ -179,7 +169,8 @@ static int run_context(const sim_bench *bench, const char *name, uint32_t prompt
     return code;
 }
 
-static int run_model(const model *m, bool brief, uint64_t seed, sim_findings *out, tally *sums)
+static int run_model(const model *m, bool brief, uint64_t seed, sim_findings *out,
+                     sim_study_tally *sums)
 {
     sim_bench bench;
     int code = sim_bench_open_recorded(m->machine, m->name, seed, out, &bench);
@@ -191,14 +182,13 @@ static int run_model(const model *m, bool brief, uint64_t seed, sim_findings *ou
 
 int sim_study_turns(bool brief, uint64_t seed, sim_findings *out)
 {
-    tally sums = {.n = 0};
+    sim_study_tally sums = {.n = 0};
     int code = RUN_OK;
     sim_set(out, "seed %u; synthetic routing, but for gpt-oss-20b's own with --trace",
             (unsigned)seed);
     sim_set(out,
             "half of the experts' bytes; answers of %u tokens in the mean, exponential; Poisson "
-            "arrivals; %u jobs, "
-            "of which the first %u do not count",
+            "arrivals; %u jobs, of which the first %u do not count",
             OUTPUT_TOKENS, JOBS, WARM_JOBS);
     sim_set(out,
             "oracle: 1 to %u running, 0.5 to 0.98 of the budget for experts, each regime; load: of "
@@ -208,8 +198,7 @@ int sim_study_turns(bool brief, uint64_t seed, sim_findings *out)
         code = run_model(&models[i], brief, seed, out, &sums);
     if (code || !sums.n)
         return code;
-    qsort(sums.ratios, sums.n, sizeof *sums.ratios, order_doubles);
-    double median = sums.ratios[(sums.n - 1) / 2], worst = sums.ratios[sums.n - 1];
+    double median = sim_study_tally_median(&sums), worst = sim_study_tally_worst(&sums);
     sim_claim_that(out, median <= 1.05,
                    "the mean turn is within 1.05 of the oracle's in the median: %.3f", median);
     sim_claim_that(out, worst <= 1.15, "and within 1.15 at worst: %.3f", worst);

@@ -38,6 +38,21 @@ static sim_serve_config server(const sim_bench *bench, double cap, double kv_gib
     return config;
 }
 
+/* A model, and the jobs of clients: both tables'. */
+static int open_load(const char *model, const sim_closed_loop *load, uint64_t seed,
+                     sim_bench *bench, sim_jobs *jobs, sim_findings *out)
+{
+    int code = sim_bench_open(MACHINE, model, 1, model, seed, bench);
+    if (!code)
+        code = sim_jobs_closed(load, jobs);
+    if (!code)
+        code = sim_jobs_bind(jobs, bench->source->n_requests, NULL, 0);
+    if (!code)
+        sim_set(out, "machine %s, %s in BF16, routing: synthetic, seed %u", MACHINE, model,
+                (unsigned)seed);
+    return code;
+}
+
 static figures look(const sim_bench *bench, const sim_result *r)
 {
     return (figures){.cap = (double)r->last_slots / bench->shape.moe_layers,
@@ -183,11 +198,10 @@ static void judge_static(const figures *arms, const figures *flux, const figures
 static void judge_online(const figures *arms, sim_findings *out)
 {
     const figures *configured = &arms[SIM_ARM_MV_WSA];
-    static const sim_study_arm ours[] = {SIM_ARM_ONLINE, SIM_ARM_ADMISSION};
-    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
-        sim_claim_that(out, arms[ours[i]].turn_s <= 1.1 * configured->turn_s,
+    for (sim_study_arm arm = SIM_ARM_ONLINE; arm < SIM_ARMS; arm++)
+        sim_claim_that(out, arms[arm].turn_s <= 1.1 * configured->turn_s,
                        "%s takes %.2f s a turn, at most 1.1 of MV-WSA's %.2f",
-                       sim_study_arm_name(ours[i]), arms[ours[i]].turn_s, configured->turn_s);
+                       sim_study_arm_name(arm), arms[arm].turn_s, configured->turn_s);
 }
 
 static int run_table4(const sim_bench *bench, const sim_jobs *jobs, sim_findings *out)
@@ -214,14 +228,8 @@ int sim_study_wisp_table4(bool brief, uint64_t seed, sim_findings *out)
     sim_jobs jobs = {0};
     sim_closed_loop load = agents;
     load.sessions = brief ? 2 : load.sessions;
-    int code = sim_bench_open(MACHINE, SERVER_MODEL, 1, SERVER_MODEL, seed, &bench);
-    if (!code)
-        code = sim_jobs_closed(&load, &jobs);
-    if (!code)
-        code = sim_jobs_bind(&jobs, bench.source->n_requests, NULL, 0);
+    int code = open_load(SERVER_MODEL, &load, seed, &bench, &jobs, out);
     if (!code) {
-        sim_set(out, "machine %s, %s in BF16, routing: synthetic, seed %u", MACHINE, SERVER_MODEL,
-                (unsigned)seed);
         sim_set(out,
                 "%u clients, %u sessions each, of %u turns: a document of %u tokens, then %u a "
                 "turn, answers of %u",
@@ -271,7 +279,6 @@ static int run_fixed(const sim_bench *bench, const sim_serve_config *config, con
 
 static void judge_live(const figures *fixed, const figures *arms, sim_findings *out)
 {
-    static const sim_study_arm ours[] = {SIM_ARM_ONLINE, SIM_ARM_ADMISSION};
     const figures *live = &arms[SIM_ARM_DUAL_RESIZE];
     sim_find(out, live->all_s / fixed->all_s, table6_live.all_s / table6_fixed.all_s, "of its time",
              "dual-resize, to the fixed split");
@@ -279,10 +286,10 @@ static void judge_live(const figures *fixed, const figures *arms, sim_findings *
                    "dual resize gives idle KV to experts and is faster: %.3f of the fixed "
                    "split's time",
                    live->all_s / fixed->all_s);
-    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
-        sim_claim_that(out, arms[ours[i]].all_s <= 1.02 * live->all_s,
-                       "%s takes at most 1.02 of dual resize's time: %.3f",
-                       sim_study_arm_name(ours[i]), arms[ours[i]].all_s / live->all_s);
+    for (sim_study_arm arm = SIM_ARM_ONLINE; arm < SIM_ARMS; arm++)
+        sim_claim_that(out, arms[arm].all_s <= 1.02 * live->all_s,
+                       "%s takes at most 1.02 of dual resize's time: %.3f", sim_study_arm_name(arm),
+                       arms[arm].all_s / live->all_s);
 }
 
 static int run_table6(const sim_bench *bench, const sim_jobs *jobs, sim_findings *out)
@@ -310,14 +317,8 @@ int sim_study_wisp_table6(bool brief, uint64_t seed, sim_findings *out)
     sim_jobs jobs = {0};
     sim_closed_loop load = rounds;
     load.sessions = brief ? 2 : load.sessions;
-    int code = sim_bench_open(MACHINE, LIVE_MODEL, 1, LIVE_MODEL, seed, &bench);
-    if (!code)
-        code = sim_jobs_closed(&load, &jobs);
-    if (!code)
-        code = sim_jobs_bind(&jobs, bench.source->n_requests, NULL, 0);
+    int code = open_load(LIVE_MODEL, &load, seed, &bench, &jobs, out);
     if (!code) {
-        sim_set(out, "machine %s, %s in BF16, routing: synthetic, seed %u", MACHINE, LIVE_MODEL,
-                (unsigned)seed);
         sim_set(out,
                 "%u rounds of %u requests: prompts of %u tokens, answers of %u; host as in "
                 "wisp-table2",
