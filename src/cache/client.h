@@ -26,7 +26,7 @@ void mp_client_reserve(mp_client *client, const uint32_t *reserved, uint32_t wid
 
 /* ---- holding what is there (hits.c) ---- */
 
-/* Begins a step with so many `decodes` (mp_watch_step); what is held from now on is its own. */
+/* Begins a step of so many sequences that decode, and nothing else, or of 0; what is held from now on is its own. */
 void mp_client_begin_step(mp_client *client, uint32_t decodes);
 uint32_t mp_client_decodes(const mp_client *client);
 

@@ -65,7 +65,8 @@ struct moepage_controller {
     bool kv_named;           /* the host names its prefixes */
     uint64_t longest_blocks; /* the longest sequence seen */
     uint64_t running_blocks; /* the most that one step's sequences had in this burst */
-    double mean_blocks;      /* of a sequence in a step, lately */
+    double mean_blocks;      /* of a sequence in a step, lately, */
+    double square_blocks;    /* and of their squares */
     uint64_t steps;
     mp_rate miss_ns;         /* stall per miss, by step */
     uint32_t prefill_tokens; /* of the longest recent prefill steps */

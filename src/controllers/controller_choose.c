@@ -101,9 +101,12 @@ static void decide_split(struct moepage_controller *controller, const mp_scene *
                          const mp_split_costs *misses)
 {
     const double unit = controller->unit_blocks;
+    const double mean = controller->mean_blocks;
     const mp_turn_costs turns = {.turn = &controller->turn,
                                  .misses = misses,
-                                 .sequence_units = controller->mean_blocks / unit,
+                                 .sequence_units = mean / unit,
+                                 .spread_units =
+                                     sqrt(fmax(controller->square_blocks - mean * mean, 0)) / unit,
                                  .longest_units = (double)controller->longest_blocks / unit,
                                  .now = scene->now,
                                  .limit = mp_controller_target(controller)};

@@ -123,15 +123,25 @@ static void use_kv(struct moepage_controller *controller, uint64_t key, uint64_t
         mp_curve_add(&reuse->curve, (sample->distance + size - 1) / controller->unit_blocks, units);
 }
 
+/* Counts the mean size of a step's sequences, and of their squares. The lock is held. */
+static void see_sizes(struct moepage_controller *controller, double mean, double square)
+{
+    const double share = controller->mean_blocks > 0 ? MEAN_SHARE : 1;
+    controller->mean_blocks += (mean - controller->mean_blocks) * share;
+    controller->square_blocks += (square - controller->square_blocks) * share;
+}
+
 /* Observes a step's sequences. They may share blocks, so their sum is limited to the blocks that
  * are in use. */
 static void see_kv(mp_kv_watch *watch, const mp_kv_use *uses, uint32_t n, uint64_t used, bool again)
 {
     struct moepage_controller *controller = of_kv(watch);
     uint64_t running = 0;
+    double squares = 0;
     pthread_mutex_lock(&controller->lock);
     for (uint32_t i = 0; i < n; i++) {
         running += uses[i].blocks;
+        squares += (double)uses[i].blocks * (double)uses[i].blocks;
         if (uses[i].blocks > controller->longest_blocks)
             controller->longest_blocks = uses[i].blocks;
     }
@@ -140,10 +150,10 @@ static void see_kv(mp_kv_watch *watch, const mp_kv_use *uses, uint32_t n, uint64
     const uint64_t together = controller->config.admission ? 2 * running : 0;
     for (uint32_t i = 0; i < n && !controller->kv_named && !again; i++)
         use_kv(controller, uses[i].seq, uses[i].blocks, together);
+    const double own = running > used ? (double)used / (double)running : 1;
     running = running < used ? running : used;
     if (n)
-        controller->mean_blocks += ((double)running / n - controller->mean_blocks) *
-                                   (controller->mean_blocks > 0 ? MEAN_SHARE : 1);
+        see_sizes(controller, (double)running / n, squares / n * own * own);
     if (running > controller->running_blocks)
         controller->running_blocks = running;
     pthread_mutex_unlock(&controller->lock);
@@ -184,10 +194,14 @@ static bool is_long_prefill(struct moepage_controller *controller, uint32_t toke
 static void see_running(struct moepage_controller *controller, const mp_watch_step *step,
                         double busy_ns, uint64_t stall_ns)
 {
-    if (step->decodes)
+    if (step->decode && step->decodes)
         mp_admission_step(&controller->admission, step->decodes, step->wall_ns, step->stall_ns);
-    mp_turn_step(&controller->turn, step->decodes, step->ended_ns, busy_ns, (double)stall_ns,
-                 controller->now_units);
+    mp_turn_step(&controller->turn, &(mp_turn_sample){.decodes = step->decodes,
+                                                      .alone = step->decode,
+                                                      .ended_ns = step->ended_ns,
+                                                      .busy_ns = busy_ns,
+                                                      .stall_ns = (double)stall_ns,
+                                                      .experts = controller->now_units});
 }
 
 static void see_step(mp_watch *watch, const mp_watch_step *step)

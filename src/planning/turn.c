@@ -33,24 +33,23 @@ void mp_turn_use(mp_turn *turn, uint32_t sequences, uint64_t distance, double we
     mp_curve_add(&turn->levels[mp_level_of(sequences)].curve, distance, weight);
 }
 
-void mp_turn_step(mp_turn *turn, uint32_t sequences, uint64_t ended_ns, double busy_ns,
-                  double stall_ns, uint64_t experts)
+void mp_turn_step(mp_turn *turn, const mp_turn_sample *step)
 {
-    mp_turn_level *level = &turn->levels[mp_level_of(sequences)];
-    const double ns = busy_ns + stall_ns;
+    mp_turn_level *level = &turn->levels[step->alone ? mp_level_of(step->decodes) : 0];
+    const double ns = step->busy_ns + step->stall_ns;
     level->steps += 1;
-    level->sequences += sequences;
-    level->busy_ns += busy_ns;
-    level->stall_ns += stall_ns;
-    level->units += (double)experts;
+    level->decodes += step->decodes;
+    level->busy_ns += step->busy_ns;
+    level->stall_ns += step->stall_ns;
+    level->units += (double)step->experts;
     level->recent++;
-    turn->recent_tokens += sequences;
-    if (sequences > turn->recent_peak)
-        turn->recent_peak = sequences;
-    if (ended_ns > turn->ended_ns) /* sessions' steps overlap */
-        turn->ended_ns = ended_ns;
+    turn->recent_tokens += step->decodes;
+    if (step->decodes > turn->recent_peak)
+        turn->recent_peak = step->decodes;
+    if (step->ended_ns > turn->ended_ns) /* sessions' steps overlap */
+        turn->ended_ns = step->ended_ns;
     if (!turn->began_ns) /* the first step of all: it began when it began */
-        turn->began_ns = ended_ns > ns ? ended_ns - (uint64_t)ns : 1;
+        turn->began_ns = step->ended_ns > ns ? step->ended_ns - (uint64_t)ns : 1;
 }
 
 /* Returns what is left of a level's counts: it forgets by what came in anew, so that what runs seldom is remembered
@@ -65,7 +64,7 @@ static void decay_level(mp_turn_level *level, double factor)
 {
     mp_curve_decay(&level->curve, factor);
     level->steps *= factor;
-    level->sequences *= factor;
+    level->decodes *= factor;
     level->busy_ns *= factor;
     level->stall_ns *= factor;
     level->units *= factor;
@@ -133,7 +132,7 @@ static void find_times(const mp_turn_costs *costs, double experts, times *out)
         const mp_turn_level *level = &costs->turn->levels[l];
         if (!is_known(level))
             continue;
-        out->at[out->n] = level->sequences / level->steps;
+        out->at[out->n] = level->decodes / level->steps;
         out->ns[out->n++] = step_ns(costs, level, experts);
     }
 }
@@ -151,24 +150,45 @@ static double time_at(const times *t, double sequences)
     return sequences > t->at[i] && ns < t->ns[i] ? t->ns[i] : ns;
 }
 
-/* Returns what a decoded token costs besides decoding. */
-static double other_ns(const mp_turn_costs *costs, const mp_split *split)
+/* Returns what prefill adds to a decoded token: what the steps that it is in take more than decode alone does. */
+static double prefill_ns(const mp_turn_costs *costs, const times *known, double experts)
 {
     const mp_turn *turn = costs->turn;
     const mp_turn_level *other = &turn->levels[0];
+    if (!is_known(other) || !(turn->other_tokens > 0))
+        return 0;
+    const double decodes = other->decodes / other->steps;
+    const double decoding = fmin(decodes, 1) * time_at(known, decodes);
+    const double more = step_ns(costs, other, experts) - decoding;
+    return fmax(more, 0) * other->steps / turn->other_tokens;
+}
+
+/* Returns what a decoded token costs besides decoding. */
+static double other_ns(const mp_turn_costs *costs, const times *known, const mp_split *split)
+{
+    const mp_turn *turn = costs->turn;
     const mp_split_costs *misses = costs->misses;
-    double ns = 0;
-    if (is_known(other) && turn->other_tokens > 0)
-        ns = step_ns(costs, other, (double)split->experts) * other->steps / turn->other_tokens;
+    double ns = prefill_ns(costs, known, (double)split->experts);
     if (misses->kv && turn->burst_tokens > 0)
         ns += (mp_split_kv_ns(misses, split->kv) - mp_split_kv_ns(misses, costs->now.kv)) /
               turn->burst_tokens;
     return fmax(ns, 0);
 }
 
-static double room_for(const mp_turn_costs *costs, uint64_t kv)
+/* Returns the KV units that so many sequences have room in. */
+static double room_of(const mp_turn_costs *costs, uint32_t sequences)
 {
-    return 1 + floor(((double)kv - costs->longest_units) / costs->sequence_units);
+    const double units = sequences * costs->sequence_units + costs->spread_units * sqrt(sequences);
+    return fmax(units, costs->longest_units);
+}
+
+/* Returns how many sequences have room in so many KV units, at least one. */
+static uint32_t room_for(const mp_turn_costs *costs, uint64_t kv)
+{
+    uint32_t sequences = 1;
+    while (sequences < MP_TURN_JOBS && room_of(costs, sequences + 1) <= (double)kv)
+        sequences++;
+    return sequences;
 }
 
 /* Returns the most sequences that KV has room for, that admission lets in, and that come, at least one: where there
@@ -199,9 +219,9 @@ static uint32_t find_token_ns(const mp_turn_costs *costs, const mp_split *split,
                               double token_ns[MP_TURN_JOBS + 1])
 {
     times known;
-    const double other = other_ns(costs, split);
     uint32_t best = 1;
     find_times(costs, (double)split->experts, &known);
+    const double other = other_ns(costs, &known, split);
     const uint32_t most = most_running(costs, &known, split->kv);
     for (uint32_t r = 1; r <= most; r++) {
         token_ns[r] = fmax(time_at(&known, r) / r, LEAST_TOKEN_NS) + other;
@@ -259,8 +279,7 @@ static void consider(search *s, uint64_t experts)
 static uint64_t beside(const search *s, uint32_t sequences)
 {
     const mp_split_bounds *b = s->bounds;
-    const double units = s->costs->longest_units + (sequences - 1) * s->costs->sequence_units;
-    const double kv = ceil(units) * (double)b->kv_bytes;
+    const double kv = ceil(room_of(s->costs, sequences)) * (double)b->kv_bytes;
     return kv < (double)b->budget_bytes ? (b->budget_bytes - (uint64_t)kv) / b->expert_bytes : 0;
 }
 

@@ -3,16 +3,18 @@
  *
  * Misses alone (eq. 4) do not tell what KV is worth to a queue: with more of it more sequences run at once, which
  * serves a heavy load sooner, and makes every step slower by the experts that are gone. So with c expert units and n of
- * KV, of which a sequence uses s, and the longest l:
+ * KV, of which sequences use s with a standard deviation v, and the longest l:
  *
- *     R(n)   = 1 + (n - l) / s                               the most that run
+ *     n(r)   = max(l, r s + v sqrt(r))                       what r sequences have room in, but for one time in six
+ *     R(n)   = the most r >= 1 with n(r) <= n                that run
  *     t(r)   = computing(r) + stall(r, c)                    a decode step with r sequences
- *     p      = (other steps + KV's misses) / tokens          prefill and recomputing, per decoded token
+ *     p      = (prefill + KV's misses) / tokens              prefill and recomputing, per decoded token
  *     d(k)   = 1 / (t(r) / r + p),  r = min(k, R)            tokens/s with k jobs in the system
  *     w(k)   = w(k - 1) * demand / d(k)                      a birth-death chain's weights
  *     cost   = sum k w(k) / sum w(k)                         R <= R(n) with the highest d, as admission has it
  *
- * computing and stalls are measured, for every r that has run. What a stall is elsewhere than at the split it was
+ * computing and stalls are measured, for every r that has run. Prefill is what steps that are not decode alone take
+ * beyond t(r), r sequences having decoded in them on average. What a stall is elsewhere than at the split it was
  * measured at follows from the reuse distances in steps with r sequences, a curve for every r: with more experts stalls
  * shrink as misses do, with fewer each miss that is added costs what misses cost. So the policy and regime that run are
  * in the figures, and only differences are predicted. A number that has not run yet is taken to continue the line of
@@ -30,10 +32,19 @@
 /* In the system at most; more are turned away, so that an overload has a finite cost. */
 #define MP_TURN_JOBS 256u
 
+/* A step that has ended. */
+typedef struct mp_turn_sample {
+    uint32_t decodes; /* sequences that decoded */
+    bool alone;       /* it did nothing else */
+    uint64_t ended_ns;
+    double busy_ns, stall_ns;
+    uint64_t experts; /* units that the split had */
+} mp_turn_sample;
+
 /* Steps of one level; level 0: all that are not decode alone. Sums are decayed. */
 typedef struct mp_turn_level {
     mp_curve curve; /* over expert units */
-    double steps, sequences, busy_ns, stall_ns;
+    double steps, decodes, busy_ns, stall_ns;
     double units;    /* expert units that the split had, summed over steps */
     uint32_t recent; /* steps of this burst */
 } mp_turn_level;
@@ -55,8 +66,9 @@ typedef struct mp_turn {
 typedef struct mp_turn_costs {
     const mp_turn *turn;
     const mp_split_costs *misses; /* KV's curve, and what misses cost */
-    double sequence_units;        /* s: KV units of a running sequence; 0: not known */
-    double longest_units;         /* of the longest */
+    double sequence_units;        /* s: KV units of a running sequence, in the mean; 0: not known */
+    double spread_units;          /* v: standard deviation */
+    double longest_units;         /* l */
     mp_split now;                 /* while all this was measured */
     uint32_t limit;               /* sequences that admission lets run; 0: no limit */
 } mp_turn_costs;
@@ -66,11 +78,9 @@ uint64_t mp_turn_bins(uint64_t units);
 /* `decay`: weight of a burst's steps one burst later, 0..1; `bins`: mp_turn_bins doubles, the caller's. */
 void mp_turn_init(mp_turn *turn, double *bins, uint64_t units, double decay);
 
-/* Counts a warm use at a reuse distance, in a step with so many sequences decoding; 0: any other step. */
+/* Counts a warm use at a reuse distance, in a step with so many sequences decoding alone; 0: any other step. */
 void mp_turn_use(mp_turn *turn, uint32_t sequences, uint64_t distance, double weight);
-/* Counts a step that ended at `ended_ns`, with a split of so many expert units. */
-void mp_turn_step(mp_turn *turn, uint32_t sequences, uint64_t ended_ns, double busy_ns,
-                  double stall_ns, uint64_t experts);
+void mp_turn_step(mp_turn *turn, const mp_turn_sample *step);
 /* Ends a burst. `steps`: a burst's usual length. */
 void mp_turn_burst(mp_turn *turn, uint32_t steps);
 

@@ -13,7 +13,7 @@ typedef struct mp_watch_step {
     uint32_t layers;   /* routed */
     bool prefill;      /* prefill alone */
     bool decode;       /* decode alone */
-    uint32_t decodes;  /* named sequences, in a step of decode alone; else 0 */
+    uint32_t decodes;  /* named sequences that decode */
     uint64_t routed;   /* distinct experts per layer, summed over layers */
     uint64_t ended_ns; /* by the device's clock */
     uint64_t wall_ns;
@@ -26,8 +26,8 @@ typedef struct mp_watch_step {
 
 typedef struct mp_watch mp_watch;
 struct mp_watch {
-    /* Reports a routed set: distinct keys, in the order in which they were routed, of a step with `decodes`
-     * (mp_watch_step). Sets come in the order of their routing. Called under the expert pool's lock. */
+    /* Reports a routed set: distinct keys, in the order in which they were routed, of a step of decode alone
+     * with so many `decodes` (mp_watch_step), or 0: of any other. Sets come in the order of their routing. Called under the expert pool's lock. */
     void (*experts)(mp_watch *watch, const uint32_t *keys, uint32_t n, uint32_t decodes);
     /* Reports a step that has ended. Called by sessions' threads, without a lock. */
     void (*step)(mp_watch *watch, const mp_watch_step *step);

@@ -94,8 +94,8 @@ void mp_pool_tell_step(struct moepage_expert_pool *pool, const struct mp_watch_s
 void mp_pool_mark_in_place(const struct moepage_expert_pool *pool, mp_hold *holds, uint32_t n,
                            bool pieces, bool reads);
 /* Holds the rest of the n experts and starts loads for the absent ones; blocks only for a slot. On
- * failure, none of the n is held any more. BUSY if every slot is in use by open plans. `decodes`: of the step
- * (mp_watch_step). */
+ * failure, none of the n is held any more. BUSY if every slot is in use by open plans. `decodes`: as
+ * mp_client_begin_step has it. */
 moepage_status mp_pool_hold_rest(struct moepage_expert_pool *pool, mp_hold *holds, uint32_t n,
                                  uint32_t decodes);
 /* Returns true if mp_pool_wait would return at once, also with a failure. Never blocks. */

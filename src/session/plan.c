@@ -49,7 +49,8 @@ static moepage_status hold_rest(struct moepage_session *session, const mp_flight
     uint64_t began_ns = mp_step_now_ns(&session->step);
     if (flight->in_place)
         mark_in_place(session, flight, holds, n);
-    moepage_status status = mp_pool_hold_rest(session->step.pool, holds, n, session->step.decodes);
+    moepage_status status =
+        mp_pool_hold_rest(session->step.pool, holds, n, mp_client_decodes(session->step.client));
     uint64_t took_ns = mp_step_now_ns(&session->step) - began_ns;
     stats->stall_ns += took_ns;
     stats->stall_slot_ns += took_ns;

@@ -77,9 +77,8 @@ static void note_phase(mp_step_view *open, const moepage_step *step)
         bool prefill = step->sequences[i].phase == MOEPAGE_PHASE_PREFILL;
         open->prefill &= prefill;
         open->decode &= !prefill || step->sequences[i].n_tokens == 0;
-        open->decodes += step->sequences[i].n_tokens > 0;
+        open->decodes += !prefill && step->sequences[i].n_tokens > 0;
     }
-    open->decodes = open->decode ? open->decodes : 0;
 }
 
 moepage_status mp_session_begin(struct moepage_session *session, const moepage_step *step)
@@ -98,7 +97,7 @@ moepage_status mp_session_begin(struct moepage_session *session, const moepage_s
     open->n_tokens = step->n_tokens;
     mark_scan_tokens(session, step);
     note_phase(open, step);
-    mp_client_begin_step(open->client, open->decodes);
+    mp_client_begin_step(open->client, open->decode ? open->decodes : 0);
     open->stats = (moepage_session_stats){.struct_size = sizeof open->stats,
                                           .steps = 1,
                                           .tokens = step->n_tokens};

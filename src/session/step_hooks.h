@@ -27,7 +27,7 @@ typedef struct mp_step_view {
     /* Some, or all, of its tokens are prefill's; false unless the pool guards itself against scans. */
     bool any_scan, all_scan;
     bool prefill, decode; /* all of its tokens are prefill's, or decode's */
-    uint32_t decodes;     /* named sequences that have tokens in a step of decode alone; else 0 */
+    uint32_t decodes;     /* named sequences that decode */
     uint32_t n_tokens;
     uint64_t began_ns;
     moepage_session_stats stats;

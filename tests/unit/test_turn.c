@@ -50,7 +50,12 @@ static void run(bench *b, uint32_t sequences, uint32_t steps, double busy_ns, do
 {
     for (uint32_t i = 0; i < steps; i++) {
         b->now_ns += (uint64_t)(busy_ns + stall_ns);
-        mp_turn_step(&b->turn, sequences, b->now_ns, busy_ns, stall_ns, experts);
+        mp_turn_step(&b->turn, &(mp_turn_sample){.decodes = sequences,
+                                                 .alone = sequences > 0,
+                                                 .ended_ns = b->now_ns,
+                                                 .busy_ns = busy_ns,
+                                                 .stall_ns = stall_ns,
+                                                 .experts = experts});
         b->now_ns += (uint64_t)idle_ns;
     }
 }
@@ -142,6 +147,32 @@ static void test_turn_counts_other_steps(void **state)
     free(b.bins);
 }
 
+/* A step that prefills beside decoding costs what it takes beyond decoding, and its tokens are served. */
+static void test_turn_counts_what_prefill_adds(void **state)
+{
+    bench b;
+    (void)state;
+    open_bench(&b);
+    for (uint32_t i = 0; i < 10; i++) {
+        run(&b, 1, 6, 10 * MS, 0, 32, 0);
+        run(&b, 2, 3, 10 * MS, 0, 32, 0);
+        b.now_ns += (uint64_t)(90 * MS);
+        mp_turn_step(&b.turn, &(mp_turn_sample){.decodes = 2,
+                                                .ended_ns = b.now_ns,
+                                                .busy_ns = 90 * MS,
+                                                .experts = 32});
+    }
+    mp_turn_burst(&b.turn, BURST); /* 140 tokens in 1.8 s; ten times 80 ms are prefill */
+    expect_near(b.turn.tokens, 140, 0);
+    expect_near(b.turn.peak, 2, 0);
+    const double token_ms = 10 + 800.0 / 140;
+    b.turn.tokens = 0.5;
+    b.turn.elapsed_ns = token_ms * MS;
+    b.costs.limit = 1;
+    expect_near(cost(&b, 32, 1), 1, 1e-6); /* half loaded */
+    free(b.bins);
+}
+
 /* Beyond what has run a step's time goes on as before, up to twice as many sequences. */
 static void test_turn_looks_a_little_further(void **state)
 {
@@ -210,8 +241,8 @@ static void test_turn_expects_more_only_where_there_was_no_room(void **state)
     free(b.bins);
 }
 
-/* One of the longest, the others as long as usual. */
-static void test_turn_makes_room_for_the_longest(void **state)
+/* For the longest alone, and for what several take but seldom more. */
+static void test_turn_makes_room_for_the_longest_and_the_usual(void **state)
 {
     bench b;
     (void)state;
@@ -222,10 +253,14 @@ static void test_turn_makes_room_for_the_longest(void **state)
     b.turn.tokens = 0.7;
     b.turn.elapsed_ns = 10 * MS;
     b.costs.sequence_units = 3;
+    b.costs.spread_units = 2;
     b.costs.longest_units = 10;
-    expect_near(cost(&b, 32, 12), jobs_of_servers(1, 0.7), 1e-9);
-    expect_near(cost(&b, 32, 13), jobs_of_servers(2, 0.7), 1e-9);
-    expect_near(cost(&b, 32, 19), jobs_of_servers(4, 0.7), 1e-9);
+    expect_near(cost(&b, 32, 10), jobs_of_servers(2, 0.7), 1e-9); /* 3 * 2 + 2 * sqrt(2) = 8.83 */
+    expect_near(cost(&b, 32, 12), jobs_of_servers(2, 0.7), 1e-9);
+    expect_near(cost(&b, 32, 13), jobs_of_servers(3, 0.7), 1e-9); /* 12.46 */
+    expect_near(cost(&b, 32, 16), jobs_of_servers(4, 0.7), 1e-9); /* 16 */
+    b.costs.longest_units = 14;
+    expect_near(cost(&b, 32, 13), jobs_of_servers(1, 0.7), 1e-9);
     free(b.bins);
 }
 
@@ -363,6 +398,7 @@ static void test_turn_finds_the_least_of_all_splits(void **state)
                       misses);
         mp_turn_burst(&b.turn, BURST);
         b.costs.sequence_units = 0.5 + bank_below(&random, 40) / 10.0;
+        b.costs.spread_units = bank_below(&random, 20) / 10.0;
         b.costs.longest_units = b.costs.sequence_units + bank_below(&random, 5);
         b.turn.tokens = 1;
         b.turn.elapsed_ns = MS * (2 + bank_below(&random, 20));
@@ -407,10 +443,11 @@ int main(void)
         cmocka_unit_test(test_turn_is_that_of_several_servers),
         cmocka_unit_test(test_turn_counts_no_more_than_are_good),
         cmocka_unit_test(test_turn_counts_other_steps),
+        cmocka_unit_test(test_turn_counts_what_prefill_adds),
         cmocka_unit_test(test_turn_looks_a_little_further),
         cmocka_unit_test(test_turn_takes_no_load_for_more_than_a_part_of_what_is_served),
         cmocka_unit_test(test_turn_expects_more_only_where_there_was_no_room),
-        cmocka_unit_test(test_turn_makes_room_for_the_longest),
+        cmocka_unit_test(test_turn_makes_room_for_the_longest_and_the_usual),
         cmocka_unit_test(test_turn_predicts_the_stalls_of_other_splits),
         cmocka_unit_test(test_turn_counts_kv_misses),
         cmocka_unit_test(test_turn_remembers_what_runs_seldom),
