@@ -27,7 +27,8 @@ typedef struct mp_watch_step {
 typedef struct mp_watch mp_watch;
 struct mp_watch {
     /* Reports a routed set: distinct keys, in the order in which they were routed, of a step of decode alone
-     * with so many `decodes` (mp_watch_step), or 0: of any other. Sets come in the order of their routing. Called under the expert pool's lock. */
+     * with so many `decodes` (mp_watch_step), or 0: of any other. Sets come in the order of their routing. Called under
+     * the expert pool's lock. */
     void (*experts)(mp_watch *watch, const uint32_t *keys, uint32_t n, uint32_t decodes);
     /* Reports a step that has ended. Called by sessions' threads, without a lock. */
     void (*step)(mp_watch *watch, const mp_watch_step *step);
