@@ -73,7 +73,8 @@ struct moepage_controller {
     mp_rate recompute_ns;    /* per token of long prefill steps */
     mp_pace pace;            /* of decode steps, by their tokens */
     mp_admission admission;
-    mp_turn turn; /* with admission */
+    mp_turn turn;     /* with admission */
+    uint32_t running; /* that turns ask for, if fewer than admission lets in, or 0 */
     double *turn_bins;
     uint64_t now_units; /* of experts: the present split */
 
@@ -168,7 +169,8 @@ mp_miss_costs mp_controller_costs(const struct moepage_controller *controller, d
 /* Returns the sequences that should run at once; 0 = no limit. */
 static inline uint32_t mp_controller_target(const struct moepage_controller *controller)
 {
-    return controller->config.admission ? controller->admission.limit : 0;
+    const uint32_t limit = controller->admission.limit, running = controller->running;
+    return limit && (!running || limit < running) ? limit : running;
 }
 
 /* Returns the part of all uses that a layer's most used experts have, [experts + 1]; the planner's. */

@@ -109,10 +109,13 @@ static void decide_split(struct moepage_controller *controller, const mp_scene *
                                      sqrt(fmax(controller->square_blocks - mean * mean, 0)) / unit,
                                  .longest_units = (double)controller->longest_blocks / unit,
                                  .now = scene->now,
-                                 .limit = mp_controller_target(controller)};
+                                 .limit = controller->admission.limit,
+                                 .target = mp_controller_target(controller)};
     mp_split_objective objective = mp_split_misses(misses);
-    if (controller->config.admission)
+    if (controller->config.admission) {
         objective = mp_turn_objective(&turns);
+        controller->running = mp_turn_running(&turns);
+    }
     mp_mvwsa_burst(&controller->mvwsa, &scene->bounds, &objective, &scene->now,
                    &controller->answer);
     controller->predicted_now_ns = mp_split_cost(misses, &scene->now);

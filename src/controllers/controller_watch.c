@@ -168,6 +168,14 @@ static void see_freed(mp_kv_watch *watch, moepage_seq seq)
     pthread_mutex_unlock(&controller->lock);
 }
 
+static void see_turn(mp_kv_watch *watch, uint64_t prefilled, uint64_t decoded)
+{
+    struct moepage_controller *controller = of_kv(watch);
+    pthread_mutex_lock(&controller->lock);
+    mp_turn_end(&controller->turn, prefilled, decoded);
+    pthread_mutex_unlock(&controller->lock);
+}
+
 void mp_controller_kv_use(struct moepage_controller *controller, uint64_t key, uint64_t tokens)
 {
     uint32_t block_tokens = controller->kv_shape->block_tokens;
@@ -233,6 +241,7 @@ void mp_controller_watch(struct moepage_controller *controller)
         return;
     controller->kv_watch.used = see_kv;
     controller->kv_watch.freed = see_freed;
+    controller->kv_watch.turned = see_turn;
     mp_kv_pool_begin_burst(controller->kv);
     mp_kv_pool_set_watch(controller->kv, &controller->kv_watch);
 }

@@ -88,8 +88,7 @@ moepage_status mp_kv_reader_open(struct moepage_kv_pool *pool, uint32_t max_sequ
 void mp_kv_reader_close(mp_kv_reader *reader);
 uint32_t mp_kv_pool_readers(const struct moepage_kv_pool *pool);
 
-/* Announces a step: until it ends, no table changes. Fails with HANDLE if it names
- * a stale sequence. */
+/* Announces a step: until it ends, no table changes. Fails with HANDLE if it names a stale sequence. */
 moepage_status mp_kv_reader_begin(mp_kv_reader *reader, const moepage_step *step);
 /* Announces the step's end; its submitted work reads blocks until `tick`. */
 void mp_kv_reader_end(mp_kv_reader *reader, mp_tick tick);
@@ -101,15 +100,16 @@ typedef struct mp_kv_use {
     uint32_t blocks;
 } mp_kv_use;
 
-/* Both functions are called under the pool's lock. */
+/* All functions are called under the pool's lock. */
 typedef struct mp_kv_watch mp_kv_watch;
 struct mp_kv_watch {
-    /* Reports the sequences that a step names, at least one, with their blocks; `used_blocks` are
-     * those of the whole pool. `again`: the session's last step named the same ones, so none of
-     * them has come back. */
+    /* Reports the sequences that a step names, at least one, with their blocks; `used_blocks`: the whole pool's.
+     * `again`: the session's last step named the same ones, so none of them has come back. */
     void (*used)(mp_kv_watch *watch, const mp_kv_use *uses, uint32_t n, uint64_t used_blocks,
                  bool again);
     void (*freed)(mp_kv_watch *watch, moepage_seq seq);
+    /* Reports a turn that has ended, with the next prefill behind a decode or with its sequence. */
+    void (*turned)(mp_kv_watch *watch, uint64_t prefilled, uint64_t decoded);
 };
 
 /* Sets the pool's one watch, or removes it (NULL). No step is open. */

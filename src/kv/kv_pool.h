@@ -34,8 +34,9 @@ typedef struct mp_kv_sequence {
     uint32_t n_blocks; /* on the device or swapped out */
     uint32_t capacity; /* of `ids` */
     uint64_t n_tokens;
-    uint32_t *ids; /* [n_blocks] block ids; while swapped, only reserved room */
-    void *host;    /* if swapped: [n_blocks][block_bytes], a block's layers one after the other */
+    uint64_t prefilled, decoded; /* in the present turn, while a watch is set */
+    uint32_t *ids;               /* [n_blocks] block ids; while swapped, only reserved room */
+    void *host; /* if swapped: [n_blocks][block_bytes], a block's layers one after the other */
     uint64_t host_bytes;
 } mp_kv_sequence;
 
@@ -102,6 +103,9 @@ moepage_status mp_kv_sequence_fork(struct moepage_kv_pool *pool, moepage_seq par
 moepage_status mp_kv_sequence_free(struct moepage_kv_pool *pool, moepage_seq id);
 moepage_status mp_kv_sequence_table(struct moepage_kv_pool *pool, moepage_seq id,
                                     moepage_kv_table *table);
+/* Counts its part of a step, while a watch is set. */
+void mp_kv_sequence_use(struct moepage_kv_pool *pool, mp_kv_sequence *sequence,
+                        const moepage_step_sequence *part);
 /* Drops the blocks that the table holds from index `first` on; the table itself stays. */
 void mp_kv_sequence_drop_blocks(struct moepage_kv_pool *pool, mp_kv_sequence *sequence,
                                 uint32_t first);

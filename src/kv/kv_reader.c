@@ -94,7 +94,7 @@ static void tell_watch(mp_kv_reader *reader, const moepage_step *step)
         mp_kv_sequence *sequence;
         if (!step->sequences[i].seq || mp_kv_sequence_find(pool, step->sequences[i].seq, &sequence))
             continue;
-        sequence->used = true;
+        mp_kv_sequence_use(pool, sequence, &step->sequences[i]);
         reader->uses[reader->n_uses++] =
             (mp_kv_use){.seq = sequence->id, .blocks = sequence->n_blocks};
     }

@@ -255,6 +255,23 @@ moepage_status mp_kv_sequence_fork(struct moepage_kv_pool *pool, moepage_seq par
     return MOEPAGE_OK;
 }
 
+static void end_turn(struct moepage_kv_pool *pool, mp_kv_sequence *sequence)
+{
+    if (pool->watch && sequence->decoded)
+        pool->watch->turned(pool->watch, sequence->prefilled, sequence->decoded);
+    sequence->prefilled = sequence->decoded = 0;
+}
+
+void mp_kv_sequence_use(struct moepage_kv_pool *pool, mp_kv_sequence *sequence,
+                        const moepage_step_sequence *part)
+{
+    const bool prefills = part->phase == MOEPAGE_PHASE_PREFILL && part->n_tokens;
+    sequence->used = true;
+    if (prefills && sequence->decoded)
+        end_turn(pool, sequence);
+    *(prefills ? &sequence->prefilled : &sequence->decoded) += part->n_tokens;
+}
+
 moepage_status mp_kv_sequence_free(struct moepage_kv_pool *pool, moepage_seq id)
 {
     mp_kv_sequence *sequence;
@@ -263,6 +280,7 @@ moepage_status mp_kv_sequence_free(struct moepage_kv_pool *pool, moepage_seq id)
         return status;
     if (pool->watch)
         pool->watch->freed(pool->watch, id);
+    end_turn(pool, sequence);
     mp_kv_sequence_release(pool, sequence);
     return MOEPAGE_OK;
 }

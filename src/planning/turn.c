@@ -5,6 +5,8 @@
 #include <string.h>
 
 #define LEAST_STEPS 3.0    /* that a level is known by */
+#define LEAST_TURNS 8.0    /* that turns' variation is known by */
+#define TURN_SHARE 0.02    /* of a turn in the means over turns */
 #define SLOW 0.95          /* a burst's weight in the demand one burst later: jobs last bursts */
 #define STALE 0.99         /* of a level that has not run */
 #define PEAK 0.98          /* of the most at once, a burst later */
@@ -50,6 +52,18 @@ void mp_turn_step(mp_turn *turn, const mp_turn_sample *step)
         turn->ended_ns = step->ended_ns;
     if (!turn->began_ns) /* the first step of all: it began when it began */
         turn->began_ns = step->ended_ns > ns ? step->ended_ns - (uint64_t)ns : 1;
+}
+
+void mp_turn_end(mp_turn *turn, uint64_t prefilled, uint64_t decoded)
+{
+    mp_turn_work *work = &turn->work;
+    const double x = (double)prefilled, y = (double)decoded, left = 1 - TURN_SHARE;
+    work->turns = work->turns * left + 1;
+    work->prefilled = work->prefilled * left + x;
+    work->decoded = work->decoded * left + y;
+    work->prefilled_squares = work->prefilled_squares * left + x * x;
+    work->decoded_squares = work->decoded_squares * left + y * y;
+    work->products = work->products * left + x * y;
 }
 
 /* Returns what is left of a level's counts: it forgets by what came in anew, so that what runs seldom is remembered
@@ -196,61 +210,111 @@ static uint32_t room_for(const mp_turn_costs *costs, uint64_t kv)
 static uint32_t most_running(const mp_turn_costs *costs, const times *known, uint64_t kv)
 {
     const double peak = ceil(costs->turn->peak), limit = costs->limit ? costs->limit : MP_TURN_JOBS;
-    const bool full = peak >= fmin(room_for(costs, costs->now.kv), limit);
+    const double target = costs->target ? costs->target : MP_TURN_JOBS;
+    const bool full = peak >= fmin(room_for(costs, costs->now.kv), fmin(limit, target));
     const double most = fmin(fmin(room_for(costs, kv), limit),
                              full ? fmax(peak, 2 * known->at[known->n - 1]) : peak);
     return most >= MP_TURN_JOBS ? MP_TURN_JOBS : most >= 1 ? (uint32_t)most : 1;
 }
 
-/* Returns the mean of the chain; token_ns: per decoded token, by jobs that run. */
-static double mean_jobs(const double *token_ns, uint32_t running, double demand)
+/* What a decoded token takes at a split. */
+typedef struct rates {
+    double token_ns[MP_TURN_JOBS + 1]; /* by sequences that run */
+    double other_ns;                   /* of it, what is not decoding */
+    uint32_t most;                     /* sequences that may run, */
+    uint32_t best;                     /* and those with which it is least */
+} rates;
+
+static void find_rates(const mp_turn_costs *costs, const mp_split *split, rates *out)
+{
+    times known;
+    find_times(costs, (double)split->experts, &known);
+    out->other_ns = other_ns(costs, &known, split);
+    out->most = most_running(costs, &known, split->kv);
+    out->best = 1;
+    for (uint32_t r = 1; r <= out->most; r++) {
+        out->token_ns[r] = fmax(time_at(&known, r) / r, LEAST_TOKEN_NS) + out->other_ns;
+        if (out->token_ns[r] < out->token_ns[out->best])
+            out->best = r;
+    }
+}
+
+/* Returns the squared coefficient of variation of a turn's work, `prefill` of which is prefill in the mean; that of
+ * an exponential variate while few turns have ended. */
+static double variation(const mp_turn_work *work, double prefill)
+{
+    if (work->turns < LEAST_TURNS)
+        return 1;
+    const double x = work->prefilled > 0 ? prefill / work->prefilled : 0;
+    const double y = work->decoded > 0 ? (1 - prefill) / work->decoded : 0;
+    const double mean = x * work->prefilled + y * work->decoded;
+    const double square = x * x * work->prefilled_squares + 2 * x * y * work->products +
+                          y * y * work->decoded_squares;
+    return mean > 0 ? fmax(square * work->turns / (mean * mean) - 1, 0) : 1;
+}
+
+/* Returns the mean of the chain if so many run. */
+static double mean_jobs(const mp_turn_work *work, const rates *at, uint32_t running, double demand)
 {
     double weight = 1, sum = 1, jobs = 0;
+    const double waiting = (1 + variation(work, at->other_ns / at->token_ns[running])) / 2;
     for (uint32_t k = 1; k <= MP_TURN_JOBS; k++) {
-        weight *= fmin(demand * token_ns[k < running ? k : running], MOST_LOAD);
+        const uint32_t run = k < running ? k : running;
+        weight *= fmin(demand * at->token_ns[run], MOST_LOAD);
         sum += weight;
-        jobs += k * weight;
+        jobs += weight * (run + waiting * (k - run));
     }
     return jobs / sum;
 }
 
-/* Finds what a token takes with 1, 2, ... sequences, and returns how many are best. */
-static uint32_t find_token_ns(const mp_turn_costs *costs, const mp_split *split,
-                              double token_ns[MP_TURN_JOBS + 1])
+/* Finds how many should run, no more than are best for throughput, and returns the mean number of jobs then. */
+static double least_jobs(const mp_turn_work *work, const rates *at, double demand,
+                         uint32_t *running)
 {
-    times known;
-    uint32_t best = 1;
-    find_times(costs, (double)split->experts, &known);
-    const double other = other_ns(costs, &known, split);
-    const uint32_t most = most_running(costs, &known, split->kv);
-    for (uint32_t r = 1; r <= most; r++) {
-        token_ns[r] = fmax(time_at(&known, r) / r, LEAST_TOKEN_NS) + other;
-        if (token_ns[r] < token_ns[best])
-            best = r;
+    double least = INFINITY;
+    for (uint32_t r = at->best; r >= 1; r--) {
+        const double jobs = mean_jobs(work, at, r, demand);
+        if (jobs < least) {
+            least = jobs;
+            *running = r;
+        }
     }
-    return best;
+    return least;
 }
 
 /* Returns the demand, but no more than a part of what the split now serves: a machine that is always busy shows how
  * much it serves, and not how much is asked for; and near saturation small errors in times are large ones in queues. */
 static double demand_of(const mp_turn_costs *costs)
 {
-    double token_ns[MP_TURN_JOBS + 1] = {0};
+    rates now;
     const mp_turn *turn = costs->turn;
-    const uint32_t best = find_token_ns(costs, &costs->now, token_ns);
-    return fmin(turn->tokens / turn->elapsed_ns, MOST_DEMAND / token_ns[best]);
+    find_rates(costs, &costs->now, &now);
+    return fmin(turn->tokens / turn->elapsed_ns, MOST_DEMAND / now.token_ns[now.best]);
 }
 
 static double cost_at(const mp_turn_costs *costs, const mp_split *split, double demand)
 {
-    double token_ns[MP_TURN_JOBS + 1] = {0};
-    const uint32_t best = find_token_ns(costs, split, token_ns);
-    return mean_jobs(token_ns, best, demand);
+    rates at;
+    uint32_t running;
+    find_rates(costs, split, &at);
+    return least_jobs(&costs->turn->work, &at, demand, &running);
 }
 
 double mp_turn_cost(const mp_turn_costs *costs, const mp_split *split)
 {
     return are_known(costs) ? cost_at(costs, split, demand_of(costs)) : 0;
+}
+
+uint32_t mp_turn_running(const mp_turn_costs *costs)
+{
+    rates now;
+    uint32_t running = 0;
+    const mp_turn *turn = costs->turn;
+    if (!are_known(costs))
+        return 0;
+    find_rates(costs, &costs->now, &now);
+    least_jobs(&turn->work, &now, turn->tokens / turn->elapsed_ns, &running);
+    return running < now.best ? running : 0;
 }
 
 /* ---- choosing ---- */

@@ -11,7 +11,12 @@
  *     p      = (prefill + KV's misses) / tokens              prefill and recomputing, per decoded token
  *     d(k)   = 1 / (t(r) / r + p),  r = min(k, R)            tokens/s with k jobs in the system
  *     w(k)   = w(k - 1) * demand / d(k)                      a birth-death chain's weights
- *     cost   = sum k w(k) / sum w(k)                         R <= R(n) with the highest d, as admission has it
+ *     f      = (1 + cv^2) / 2                                how long jobs wait that are less or more alike
+ *     cost   = sum (r + f (k - r)) w(k) / sum w(k)           of the R <= R(n) with the least
+ *
+ * No more run than have the highest d, as admission has it. cv is the coefficient of variation of a turn's work, from
+ * the tokens of turns that have ended: with R = 1 this is Pollaczek's and Khinchine's formula. Of turns that are alike
+ * fewer may so run than serve the most: those that began are ready before others begin.
  *
  * computing and stalls are measured, for every r that has run. Prefill is what steps that are not decode alone take
  * beyond t(r), r sequences having decoded in them on average. What a stall is elsewhere than at the split it was
@@ -49,8 +54,15 @@ typedef struct mp_turn_level {
     uint32_t recent; /* steps of this burst */
 } mp_turn_level;
 
+/* Turns that have ended: their tokens, and second moments. Sums are decayed from turn to turn. */
+typedef struct mp_turn_work {
+    double turns, prefilled, decoded;
+    double prefilled_squares, decoded_squares, products;
+} mp_turn_work;
+
 typedef struct mp_turn {
     mp_turn_level levels[MP_LEVELS];
+    mp_turn_work work;
     double decay;
     double tokens, elapsed_ns; /* decoded, and the time in which they were; slowly decayed */
     double burst_tokens;       /* decayed as KV's curve is, which is so after the decision */
@@ -71,6 +83,7 @@ typedef struct mp_turn_costs {
     double longest_units;         /* l */
     mp_split now;                 /* while all this was measured */
     uint32_t limit;               /* sequences that admission lets run; 0: no limit */
+    uint32_t target; /* and those that were let run while all this was measured; likewise */
 } mp_turn_costs;
 
 /* Returns the bins, all levels' together, for `units` expert units. */
@@ -81,11 +94,15 @@ void mp_turn_init(mp_turn *turn, double *bins, uint64_t units, double decay);
 /* Counts a warm use at a reuse distance, in a step with so many sequences decoding alone; 0: any other step. */
 void mp_turn_use(mp_turn *turn, uint32_t sequences, uint64_t distance, double weight);
 void mp_turn_step(mp_turn *turn, const mp_turn_sample *step);
+/* Counts a sequence's turn that has ended, by its tokens. */
+void mp_turn_end(mp_turn *turn, uint64_t prefilled, uint64_t decoded);
 /* Ends a burst. `steps`: a burst's usual length. */
 void mp_turn_burst(mp_turn *turn, uint32_t steps);
 
 /* Returns the mean number of jobs in the system, at most MP_TURN_JOBS; 0 while no decode steps are known. */
 double mp_turn_cost(const mp_turn_costs *costs, const mp_split *split);
+/* Returns how many should run at the present split, if fewer than serve the most; else, or if nothing is known, 0. */
+uint32_t mp_turn_running(const mp_turn_costs *costs);
 /* Finds the split of least cost within the bounds, of a grid and of those at which one more sequence has room; among
  * equals the one with more experts. Returns false if no split is feasible. */
 bool mp_turn_configure(const mp_turn_costs *costs, const mp_split_bounds *bounds, uint32_t grid,

@@ -1,5 +1,6 @@
 /* The controller on live pools: what it sees equals the definition, what it decides is carried out,
  * and what is in use is never taken away. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -455,6 +456,48 @@ static void test_controller_measures_by_sequences_not_tokens(void **state)
     control_rig_close(&f);
 }
 
+/* A step of one sequence in one phase. */
+static void step_in_phase(fixture *f, moepage_seq seq, uint32_t phase, uint32_t tokens)
+{
+    const moepage_step_sequence of = {.seq = seq, .n_tokens = tokens, .phase = phase};
+    const moepage_step step = {.struct_size = sizeof step,
+                               .n_tokens = tokens,
+                               .n_sequences = 1,
+                               .sequences = &of};
+    assert_int_equal(moepage_session_begin(f->session, &step), MOEPAGE_OK);
+    assert_int_equal(moepage_session_end(f->session, NULL), MOEPAGE_OK);
+}
+
+/* A turn ends with the next prefill behind a decode, or with its sequence. */
+static void test_controller_counts_the_tokens_of_turns(void **state)
+{
+    (void)state;
+    fixture f;
+    open_fixture(&f, MOEPAGE_SCOPE_GLOBAL, 16, 40);
+    control_rig_attach(&f, (moepage_controller_config){.mode = MOEPAGE_CONTROL_OBSERVE,
+                                                       .admission = 1});
+    const mp_turn_work *work = &f.controller->turn.work;
+    const moepage_seq a = control_rig_sequence(&f, 4), b = control_rig_sequence(&f, 4);
+    step_in_phase(&f, a, MOEPAGE_PHASE_PREFILL, 4);
+    step_in_phase(&f, a, MOEPAGE_PHASE_PREFILL, 3);
+    for (uint32_t i = 0; i < 5; i++)
+        step_in_phase(&f, a, MOEPAGE_PHASE_DECODE, 1);
+    step_in_phase(&f, b, MOEPAGE_PHASE_PREFILL, 2);
+    assert_true(work->turns == 0);
+    step_in_phase(&f, a, MOEPAGE_PHASE_PREFILL, 2);
+    assert_true(work->turns == 1 && work->prefilled == 7 && work->decoded == 5);
+    assert_true(work->prefilled_squares == 49 && work->decoded_squares == 25);
+    assert_true(work->products == 35);
+    step_in_phase(&f, a, MOEPAGE_PHASE_DECODE, 1);
+    assert_int_equal(moepage_kv_free(f.kv, b), MOEPAGE_OK); /* has decoded nothing: no turn */
+    assert_true(work->turns == 1);
+    assert_int_equal(moepage_kv_free(f.kv, a), MOEPAGE_OK);
+    assert_true(fabs(work->turns - 1.98) < 1e-12);
+    assert_true(fabs(work->prefilled - (7 * 0.98 + 2)) < 1e-12);
+    assert_true(fabs(work->products - (35 * 0.98 + 2)) < 1e-12);
+    control_rig_close(&f);
+}
+
 static void test_controller_refuses_what_cannot_be(void **state)
 {
     (void)state;
@@ -508,6 +551,7 @@ int main(void)
         cmocka_unit_test(test_controller_says_when_no_split_is_feasible),
         cmocka_unit_test(test_controller_target_limits_what_is_admitted),
         cmocka_unit_test(test_controller_measures_by_sequences_not_tokens),
+        cmocka_unit_test(test_controller_counts_the_tokens_of_turns),
         cmocka_unit_test(test_controller_refuses_what_cannot_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -130,6 +130,142 @@ static void test_turn_counts_no_more_than_are_good(void **state)
     free(b.bins);
 }
 
+enum turns { ALIKE, ANSWERS_DIFFER, PROMPTS_DIFFER, FEW_ARE_LONG, KINDS };
+#define TURNS 400u
+
+static void draw_turn(enum turns kind, uint32_t i, uint64_t *random, uint32_t *prompt,
+                      uint32_t *answer)
+{
+    *prompt = kind == PROMPTS_DIFFER ? 1 + 2 * bank_below(random, 100) : 100;
+    *answer = kind == ALIKE ? 10 : 1 + 2 * bank_below(random, 10);
+    if (kind == FEW_ARE_LONG)
+        *answer = i % 20 ? 4 : 124;
+}
+
+/* One server and any turns, by Pollaczek's and Khinchine's formula. A decoded token takes 10 ms, and prefill 5 more of
+ * each in the mean. */
+static void test_turn_waits_by_how_unlike_turns_are(void **state)
+{
+    uint64_t random = 3;
+    (void)state;
+    for (enum turns kind = ALIKE; kind < KINDS; kind++) {
+        bench b;
+        uint32_t prompts[TURNS], answers[TURNS];
+        double works = 0, squares = 0, weights = 0, weight = 1;
+        open_bench(&b);
+        b.costs.limit = 1;
+        for (uint32_t i = 0; i < 10; i++) {
+            run(&b, 0, 1, 50 * MS, 0, 32, 0);
+            run(&b, 1, 10, 10 * MS, 0, 32, 0);
+        }
+        mp_turn_burst(&b.turn, BURST);
+        b.turn.tokens = 0.6;
+        b.turn.elapsed_ns = 15 * MS;
+        for (uint32_t i = 0; i < TURNS; i++) {
+            draw_turn(kind, i, &random, &prompts[i], &answers[i]);
+            mp_turn_end(&b.turn, prompts[i], answers[i]);
+        }
+        const double prompt_ms = 5 * b.turn.work.decoded / b.turn.work.prefilled;
+        for (uint32_t i = TURNS; i-- > 0; weight *= 0.98) { /* the latest count most */
+            const double work = prompt_ms * prompts[i] + 10 * answers[i];
+            works += weight * work;
+            squares += weight * work * work;
+            weights += weight;
+        }
+        const double v2 = squares * weights / (works * works) - 1, rho = 0.6;
+        expect_near(cost(&b, 32, 1), rho + rho * rho / (1 - rho) * (1 + v2) / 2, 1e-6);
+        free(b.bins);
+    }
+}
+
+/* ---- how many run, against a queue that is served ---- */
+
+#define QUEUE_JOBS 20000u
+
+typedef struct queue_job {
+    double arrival, left; /* ms, and ms of one server */
+} queue_job;
+
+/* Serves jobs in their order, no more than `most` at once, at `speed`[r] of one server's speed all together; returns
+ * the mean time in the system. */
+static double serve(const queue_job *given, const double *speed, uint32_t most)
+{
+    queue_job *jobs = malloc(QUEUE_JOBS * sizeof *jobs);
+    uint32_t running[8], n = 0, next = 0;
+    double now = 0, sum = 0;
+    assert_non_null(jobs);
+    memcpy(jobs, given, QUEUE_JOBS * sizeof *jobs);
+    while (next < QUEUE_JOBS || n) {
+        while (next < QUEUE_JOBS && n < most && jobs[next].arrival <= now)
+            running[n++] = next++;
+        double least = n < most && next < QUEUE_JOBS ? jobs[next].arrival - now : INFINITY;
+        for (uint32_t i = 0; i < n; i++)
+            least = fmin(least, jobs[running[i]].left * n / speed[n]);
+        now += least;
+        for (uint32_t i = n; i-- > 0;)
+            jobs[running[i]].left -= least * speed[n] / n;
+        for (uint32_t i = 0; i < n;) {
+            if (jobs[running[i]].left > 1e-9) {
+                i++;
+                continue;
+            }
+            sum += now - jobs[running[i]].arrival;
+            memmove(running + i, running + i + 1, (--n - i) * sizeof *running);
+        }
+    }
+    free(jobs);
+    return sum / QUEUE_JOBS;
+}
+
+/* With turns that are alike fewer run than would serve the most, until the load needs them; with those of which few
+ * are long, as many as serve the most. The number is as good as the best in a queue that is served. */
+static void test_turn_lets_run_what_serves_turns_sooner(void **state)
+{
+    static const double speed[] = {0, 1, 1.05, 1.08, 1.1};
+    static const double loads[] = {0.3, 0.5, 0.7, 0.9, 0.99};
+    queue_job *jobs = malloc(QUEUE_JOBS * sizeof *jobs);
+    uint32_t lets[KINDS][5];
+    (void)state;
+    assert_non_null(jobs);
+    for (enum turns kind = ALIKE; kind < KINDS; kind++)
+        for (uint32_t l = 0; l < 5; l++) {
+            bench b;
+            uint64_t random = 17;
+            double at = 0, works = 0, best = INFINITY, means[5];
+            open_bench(&b);
+            b.costs.now.kv = 4;
+            for (uint32_t r = 1; r <= 4; r++)
+                run(&b, r, 100, 10 * MS * r / speed[r], 0, 32, 0);
+            mp_turn_burst(&b.turn, BURST);
+            for (uint32_t i = 0; i < QUEUE_JOBS; i++) {
+                uint32_t prompt, answer;
+                draw_turn(kind, i, &random, &prompt, &answer);
+                mp_turn_end(&b.turn, 0, answer);
+                jobs[i].left = 10.0 * answer;
+                works += jobs[i].left;
+                at -= log1p(-ldexp((double)(bank_random(&random) >> 11), -53)) * 100 / loads[l];
+                jobs[i].arrival = at;
+            }
+            b.turn.tokens = works / 10;
+            b.turn.elapsed_ns = at * MS;
+            for (uint32_t r = 1; r <= 4; r++) {
+                means[r] = serve(jobs, speed, r);
+                best = fmin(best, means[r]);
+            }
+            lets[kind][l] = mp_turn_running(&b.costs);
+            const uint32_t running = lets[kind][l] ? lets[kind][l] : 4;
+            if (!(means[running] <= 1.03 * best))
+                fail_msg("kind %d, load %g: %u run, %g ms, not %g (%g %g %g %g)", kind, loads[l],
+                         running, means[running], best, means[1], means[2], means[3], means[4]);
+            free(b.bins);
+        }
+    assert_int_equal(lets[ALIKE][1], 1);
+    assert_int_equal(lets[ALIKE][4], 0);
+    for (uint32_t l = 0; l < 5; l++)
+        assert_int_equal(lets[FEW_ARE_LONG][l], 0);
+    free(jobs);
+}
+
 /* Prefill is a part of what a token takes. */
 static void test_turn_counts_other_steps(void **state)
 {
@@ -442,6 +578,8 @@ int main(void)
         cmocka_unit_test(test_turn_is_that_of_one_server),
         cmocka_unit_test(test_turn_is_that_of_several_servers),
         cmocka_unit_test(test_turn_counts_no_more_than_are_good),
+        cmocka_unit_test(test_turn_waits_by_how_unlike_turns_are),
+        cmocka_unit_test(test_turn_lets_run_what_serves_turns_sooner),
         cmocka_unit_test(test_turn_counts_other_steps),
         cmocka_unit_test(test_turn_counts_what_prefill_adds),
         cmocka_unit_test(test_turn_looks_a_little_further),
