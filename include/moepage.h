@@ -976,8 +976,8 @@ typedef struct moepage_kv_pool_config {
 typedef struct moepage_kv_pool_info {
     uint32_t struct_size;
     uint32_t block_tokens;
-    uint64_t blocks; /* capacity */
-    uint64_t free_blocks;
+    uint64_t blocks;      /* capacity, with what is lent */
+    uint64_t free_blocks; /* likewise */
     uint64_t peak_blocks; /* the most ever in use at once */
     uint64_t block_bytes; /* one block over all layers (s_k) */
     uint64_t granule_bytes;
@@ -991,7 +991,10 @@ typedef struct moepage_kv_pool_info {
     uint64_t swapped_out_blocks;
     uint64_t swapped_in_blocks;
     uint64_t refused; /* appends, creations, forks and swap-ins that failed with WOULD_NOT_FIT */
-    uint64_t resizes; /* changes of `blocks` */
+    uint64_t resizes; /* changes of `blocks`, and of what is lent */
+    /* Free blocks whose bytes are slots now: a controller with `admission` lends them to experts, and takes back what
+     * an append or a swap-in is short of. Since 0.8. */
+    uint64_t lent_blocks;
 } moepage_kv_pool_info;
 
 /* How to address one layer's blocks. The bytes of block b, one id from a block table, start at
@@ -1061,7 +1064,8 @@ MOEPAGE_API moepage_status moepage_kv_pool_get_layer(moepage_kv_pool *pool, uint
 MOEPAGE_API moepage_status moepage_kv_create(moepage_kv_pool *pool, moepage_seq *out);
 
 /* Makes room for `n_tokens` more tokens: takes blocks, and copies a shared last block first. All
- * or nothing: WOULD_NOT_FIT takes none, and its sentence says how many are needed and free.
+ * or nothing: WOULD_NOT_FIT takes none, and its sentence says how many are needed and free. Blocks that
+ * are lent come back for it, unless an open plan or a pin keeps the experts in them: WOULD_NOT_FIT.
  * `stream`: the device stream the caller's kernels run on, ignored by "host". [any], but one call
  * at a time per sequence. */
 MOEPAGE_API moepage_status moepage_kv_append(moepage_kv_pool *pool, moepage_seq seq,
@@ -1550,9 +1554,10 @@ MOEPAGE_API moepage_status moepage_predictor_load(moepage_predictor *predictor, 
  * while a step is open, or live KV blocks would have to be copied while a step of a session with that
  * KV pool is open; UNSUPPORTED: an expert pool over several devices; ARGUMENT: no pool, or on different
  * devices; NO_MEMORY: with a budget below its maximum, the side that grows needs memory that the other one gave
- * back, and the system refuses it. A refused move leaves the old split, but for what NO_MEMORY has cost a side. `experts` or `kv` may be NULL. Steps may be open. A caller
- * that reads KV outside of steps must see to it that nothing moves meanwhile (block tables may
- * change). [any], one call at a time */
+ * back, and the system refuses it. A refused move leaves the old split, but for what NO_MEMORY has cost a side. Where a
+ * controller lends KV's idle blocks, these are slots, and `kv_blocks` is what it lends from afterwards. `experts` or
+ * `kv` may be NULL. Steps may be open. A caller that reads KV outside of steps must see to it that nothing moves
+ * meanwhile (block tables may change). [any], one call at a time */
 MOEPAGE_API moepage_status moepage_split_set(moepage_expert_pool *experts, moepage_kv_pool *kv,
                                              uint64_t expert_slots, uint64_t kv_blocks,
                                              void *stream);
@@ -1589,7 +1594,7 @@ typedef struct moepage_controller_config {
     uint32_t burst_steps; /* steps after which it may act; 0 = 64 */
     uint32_t kv_miss;     /* MOEPAGE_KV_MISS_*: what the host does */
     /* Of the longest sequence, 0 = the longest seen so far. With `concurrency` it gives the
-     * admission floor: KV never falls below that, nor below what one step of the last burst had. */
+     * admission floor: KV's share never falls below that, nor below what one step of the last burst had. */
     uint64_t context_tokens;
     uint32_t concurrency;    /* sequences served at once; 0 = 1 */
     uint32_t expert_percent; /* FIXED: 1..99 */
@@ -1606,9 +1611,10 @@ typedef struct moepage_controller_config {
     uint32_t max_samples;    /* keys whose reuse is tracked, per stream, at least 16; 0 = 16384 */
     /* 1: it also decides how many sequences run at once (WiSP 1, working-set admission), by the tokens per second
      * that it has measured with each number: moepage_kv_admit heeds it. MV_WSA then chooses the split with the fewest
-     * jobs in the system instead of the least time for misses, and KV's floor is one longest context. Begin with KV for
-     * no more than that. Needs a KV pool, and steps that name their sequences. 0: `concurrency` is the host's.
-     * Since 0.8. */
+     * jobs in the system instead of the least time for misses, KV's floor is one longest context, and KV's idle
+     * blocks serve experts until sequences need them (lent_blocks of moepage_kv_pool_info). Begin with KV for no more
+     * than that context, and give context_tokens if it may come late: what is longer than KV's side never gets in.
+     * Needs a KV pool, and steps that name their sequences. 0: `concurrency` is the host's. Since 0.8. */
     uint32_t admission;
 } moepage_controller_config;
 
@@ -1629,9 +1635,9 @@ enum {
 typedef struct moepage_controller_report {
     uint32_t struct_size;
     uint32_t outcome;      /* MOEPAGE_CONTROL_WAITS ... */
-    uint64_t expert_slots; /* the split now */
+    uint64_t expert_slots; /* the split now; KV's blocks without those that are lent */
     uint64_t kv_blocks;
-    uint64_t target_slots; /* predicted to be best */
+    uint64_t target_slots; /* predicted to be best, for now: without blocks that are to be lent */
     uint64_t target_blocks;
     uint32_t compressed_experts; /* per layer */
     uint32_t target_compressed;
@@ -1649,7 +1655,7 @@ typedef struct moepage_controller_info {
     uint64_t bursts;
     uint64_t moves;
     uint64_t refused;
-    uint64_t floor_blocks;    /* KV never falls below this */
+    uint64_t floor_blocks;    /* KV's share never falls below this */
     uint64_t peak_blocks;     /* most used in the last burst */
     uint64_t expert_accesses; /* decayed, as the miss curve holds them */
     uint64_t expert_first;    /* first uses, counted separately */
@@ -1674,6 +1680,7 @@ typedef struct moepage_controller_info {
     uint64_t largest_user_experts; /* that one of them needs, at most */
     uint64_t needed_experts;       /* that they need together, each counted once; 0 = not sure */
     uint64_t cap_slots;            /* that experts get at most; 0 = no cap */
+    uint64_t recalls;              /* times that lent blocks came back for a call */
 } moepage_controller_info;
 
 /* Creates a controller that watches both pools, on one device, until it is destroyed. `kv` may

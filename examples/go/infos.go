@@ -302,6 +302,7 @@ type KVPoolInfo struct {
 	SwappedInBlocks  uint64
 	Refused          uint64
 	Resizes          uint64
+	LentBlocks       uint64
 }
 
 func newKVPoolInfo(c *C.moepage_kv_pool_info) KVPoolInfo {
@@ -322,6 +323,7 @@ func newKVPoolInfo(c *C.moepage_kv_pool_info) KVPoolInfo {
 		SwappedInBlocks:  uint64(c.swapped_in_blocks),
 		Refused:          uint64(c.refused),
 		Resizes:          uint64(c.resizes),
+		LentBlocks:       uint64(c.lent_blocks),
 	}
 }
 
@@ -397,6 +399,7 @@ type ControllerInfo struct {
 	LargestUserExperts uint64
 	NeededExperts      uint64
 	CapSlots           uint64
+	Recalls            uint64
 }
 
 func newControllerInfo(c *C.moepage_controller_info) ControllerInfo {
@@ -427,6 +430,7 @@ func newControllerInfo(c *C.moepage_controller_info) ControllerInfo {
 		LargestUserExperts: uint64(c.largest_user_experts),
 		NeededExperts:      uint64(c.needed_experts),
 		CapSlots:           uint64(c.cap_slots),
+		Recalls:            uint64(c.recalls),
 	}
 }
 

@@ -50,7 +50,7 @@ static void draw(const server *s, double tokens_per_s, double hit_percent)
 {
     const server_result *r = s->result;
     const schedule *q = &s->schedule;
-    uint64_t used = r->kv.blocks - r->kv.free_blocks;
+    uint64_t used = r->kv.blocks - r->kv.free_blocks, blocks = r->kv.blocks - r->kv.lent_blocks;
     FILE *out = stdout;
     fprintf(out, "\033[?7l%s%s  %.1f s%s\033[K\n", s->config->name,
             s->config->quiet ? ", rehearsal" : "", (double)server_now_ns(s) / 1e9,
@@ -68,10 +68,10 @@ static void draw(const server *s, double tokens_per_s, double hit_percent)
             percent(r->session.hits, r->session.routed));
     fprintf(out, "split     ");
     draw_bar(out, r->experts.slots * r->experts.slot_bytes,
-             r->experts.slots * r->experts.slot_bytes + r->kv.blocks * r->kv.block_bytes);
+             r->experts.slots * r->experts.slot_bytes + blocks * r->kv.block_bytes);
     fprintf(out, " experts %.1f MiB, KV %.1f MiB, %.0f%% of it used\033[K\n",
-            mib(r->experts.slots * r->experts.slot_bytes), mib(r->kv.blocks * r->kv.block_bytes),
-            percent(used, r->kv.blocks));
+            mib(r->experts.slots * r->experts.slot_bytes), mib(blocks * r->kv.block_bytes),
+            percent(used, blocks));
     fputs("\033[?7h", out);
     fflush(out);
 }

@@ -53,6 +53,8 @@ static int set_counters(json_t *object, const server_result *r)
         {"bursts", r->control.bursts},
         {"moves", r->control.moves},
         {"moves_refused", r->control.refused},
+        {"lent_blocks", r->kv.lent_blocks},
+        {"recalls", r->control.recalls},
         {"demand_bytes", r->experts.demand_bytes},
         {"prefetch_bytes", r->experts.prefetch_bytes},
         {"cold_bytes", r->experts.cold_bytes},

@@ -39,6 +39,7 @@ uint32_t serve_measure_all(const server_result *r, serve_measure out[SERVE_MEASU
         {"expert slots, last", "last_slots", (double)r->experts.slots, 0},
         {"KV blocks, first", "first_blocks", (double)r->first_blocks, 0},
         {"KV blocks, last", "last_blocks", (double)r->kv.blocks, 0},
+        {"of them lent, last", "lent_blocks", (double)r->kv.lent_blocks, 0},
         {"moves of the split", "moves", (double)r->control.moves, 0},
         {"on demand, MiB", "demand_mib", mib(r->experts.demand_bytes), 1},
         {"ahead, MiB", "ahead_mib", mib(r->experts.prefetch_bytes), 1},

@@ -13,7 +13,7 @@ typedef struct serve_findings {
 } serve_findings;
 
 /* The measures that all three outputs show, by name and unit. */
-#define SERVE_MEASURES 24
+#define SERVE_MEASURES 25
 typedef struct serve_measure {
     const char *name;
     const char *key; /* in JSON */

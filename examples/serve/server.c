@@ -188,7 +188,7 @@ static int sample(server *s)
     int code = server_look(s);
     r->samples[r->n_samples++] = (server_sample){.ns = server_now_ns(s),
                                                  .slots = r->experts.slots,
-                                                 .blocks = r->kv.blocks,
+                                                 .blocks = r->kv.blocks - r->kv.lent_blocks,
                                                  .used_blocks = r->kv.blocks - r->kv.free_blocks,
                                                  .tokens = r->output_tokens,
                                                  .running = s->schedule.n_running,

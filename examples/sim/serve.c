@@ -53,7 +53,7 @@ static int sample(sim_host *host)
     result->samples[result->n_samples++] =
         (sim_serve_sample){.ns = sim_stack_now(&host->stack) - host->start_ns,
                            .expert_slots = experts.slots,
-                           .kv_blocks = kv.blocks,
+                           .kv_blocks = kv.blocks - kv.lent_blocks,
                            .used_blocks = kv.blocks - kv.free_blocks,
                            .output_tokens = result->output_tokens,
                            .rows = result->rows,

@@ -13,7 +13,8 @@ static const sim_study_arm online[] = {SIM_ARM_ONLINE, SIM_ARM_ADMISSION, SIM_AR
 
 /* What the controller gained over several shifts: the best split's time over its own. */
 typedef struct gains {
-    double least, most;
+    double least;
+    uint32_t n, great; /* shifts; those with a gain of at least 1.2 */
     uint64_t failures; /* of admission, that a split avoids */
 } gains;
 
@@ -69,7 +70,8 @@ static int run_online(const sim_scene *scene, sim_study_arm arm, const mp_split 
             sim_study_arm_find(config, arm, run, (double)failures, ", needless failures", where,
                                out);
         g->least = isnan(gain) ? 0 : fmin(g->least, gain);
-        g->most = fmax(g->most, gain);
+        g->great += gain >= 1.2;
+        g->n++;
         /* With admission waiting is a decision, and not a failure. */
         g->failures += arm == SIM_ARM_ADMISSION ? run->result.refused : failures;
     }
@@ -140,14 +142,14 @@ static void judge_worst(const gains *g, sim_findings *out)
 int sim_study_shifts(bool brief, uint64_t seed, sim_findings *out)
 {
     gains g[SIM_ARMS];
-    const gains *ours = &g[SIM_ARM_ONLINE];
+    const gains *ours = &g[SIM_ARM_ADMISSION];
     sim_set(out, "routes of gpt-oss-20b, recorded: nothing here depends on the seed");
     int code = run_shifts(sim_shifts, sim_n_shifts, brief, seed, g, out);
     if (code)
         return code;
-    sim_claim_that(out, ours->most >= 1.2,
-                   "the controller is %.3f of the best split on one shift, at least 1.2",
-                   ours->most);
+    sim_claim_that(out, 2 * ours->great >= ours->n,
+                   "%s is at least 1.2 of the best split on %u of %u shifts, at least half",
+                   sim_study_arm_name(SIM_ARM_ADMISSION), ours->great, ours->n);
     judge_worst(g, out);
     return RUN_OK;
 }

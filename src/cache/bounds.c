@@ -210,6 +210,15 @@ uint32_t mp_cache_most_pinned(const mp_cache *cache)
     return most;
 }
 
+uint32_t mp_cache_pinned_end(const mp_cache *cache)
+{
+    const mp_shard *shard = &cache->shards[0];
+    uint32_t end = mp_cache_most_pinned(cache) ? shard->all.end : shard->all.first;
+    while (end > shard->all.first && !shard->slots[end - 1].pins)
+        end--;
+    return end - shard->all.first;
+}
+
 /* ---- slots that come and go ---- */
 
 mp_span mp_shard_slots(const mp_shard *shard)

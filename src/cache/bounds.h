@@ -41,6 +41,8 @@ bool mp_cache_pin_held(mp_cache *cache, const mp_hold *hold, bool *again);
 bool mp_cache_unpin(mp_cache *cache, uint32_t key);
 /* Returns the most slots that are pinned in any one scope. One device. */
 uint32_t mp_cache_most_pinned(const mp_cache *cache);
+/* Returns how many slots there are up to the last pinned one, 0 = none is. One device. */
+uint32_t mp_cache_pinned_end(const mp_cache *cache);
 
 /* ---- slots that come and go (bounds.c) ---- */
 

@@ -179,6 +179,7 @@ moepage_status mp_controller_create(struct moepage_expert_pool *experts, struct 
         return status;
     }
     mp_controller_watch(controller);
+    mp_controller_open_loan(controller);
     mp_handle_open(&controller->handle, MP_KIND_CONTROLLER);
     *out = controller;
     return MOEPAGE_OK;
@@ -189,6 +190,7 @@ void mp_controller_destroy(struct moepage_controller *controller)
     mp_graveyard *graveyard = &controller->home->graveyard;
     if (controller->attempts)
         mp_split_abandon(controller->experts);
+    mp_controller_close_loan(controller);
     mp_pool_set_watch(controller->experts, NULL);
     if (controller->kv)
         mp_kv_pool_set_watch(controller->kv, NULL);
@@ -216,6 +218,7 @@ void mp_controller_info(struct moepage_controller *controller, moepage_controlle
         .bursts = controller->bursts,
         .moves = controller->moves,
         .refused = controller->refused,
+        .recalls = controller->recalls,
         .floor_blocks = mp_controller_floor_blocks(controller),
         .peak_blocks = controller->peak_blocks,
         .expert_accesses = rounded(controller->reuse.curve.accesses),

@@ -5,7 +5,9 @@
  *   controller_watch.c   observing: reuse distances, steps
  *   controller_size.c    right-sizing: whose working sets bound the experts' side; size.c has the sets
  *   controller_choose.c  what the mode's law chooses at a burst's end
- *   controller_tick.c    gathering, choosing and moving, tick by tick
+ *   controller_look.c    gathering the pools' state
+ *   controller_lend.c    KV's idle blocks, lent to experts and called back
+ *   controller_tick.c    choosing and moving, tick by tick
  *
  * src/planning decides and src/split moves; the controller feeds the one and calls the other.
  * Locks: the pools call the watch under their own locks, so the controller's `lock` comes last, and
@@ -19,6 +21,7 @@
 #include "base/handle.h"
 #include "controllers/size.h"
 #include "kv/kv.h"
+#include "kv/kv_loan.h"
 #include "planning/admission.h"
 #include "planning/curve.h"
 #include "planning/mvwsa.h"
@@ -50,6 +53,7 @@ struct moepage_controller {
     mp_handle handle;
     mp_watch watch;
     mp_kv_watch kv_watch;
+    mp_kv_loan loan;
     struct moepage_expert_pool *experts;
     mp_pool_shape shape;              /* of the experts */
     struct moepage_kv_pool *kv;       /* or NULL */
@@ -67,6 +71,7 @@ struct moepage_controller {
     uint64_t running_blocks; /* the most that one step's sequences had in this burst */
     double mean_blocks;      /* of a sequence in a step, lately, */
     double square_blocks;    /* and of their squares */
+    double idle_blocks;      /* used by sequences that are in no step, likewise */
     uint64_t steps;
     mp_rate miss_ns;         /* stall per miss, by step */
     uint32_t prefill_tokens; /* of the longest recent prefill steps */
@@ -80,10 +85,12 @@ struct moepage_controller {
 
     pthread_mutex_t ticking; /* protects the rest; taken before all other locks */
     uint64_t burst_began;    /* in steps */
-    uint64_t bursts, moves, refused;
+    uint64_t bursts, moves, recalls, refused;
     uint64_t peak_blocks;
     uint32_t attempts; /* at the move under way; 0 = no move is */
     mp_move target;
+    uint64_t share;   /* KV's blocks of the chosen split, lent ones too; 0: none is chosen */
+    uint64_t offered; /* that sequences were told of */
     mp_mvwsa mvwsa;
     mp_residency_planner planner;
     /* [3][experts + 1] scratch of the planner, by dense experts: misses of a cache, those of a window, and the part
@@ -145,8 +152,9 @@ void mp_controller_size_info(const struct moepage_controller *controller,
 /* The state of the pools at a tick. */
 typedef struct mp_scene {
     mp_split_bounds bounds;
-    mp_split now; /* in units */
-    mp_move here; /* the same in slots and blocks */
+    mp_split now;        /* in units; blocks that are lent are KV's */
+    uint64_t pinned_end; /* slots that pins keep */
+    mp_move here;        /* in slots and blocks; blocks that are lent are slots */
     double load_ns;
     double bus_ns;
     mp_kv_survey kv;
@@ -165,6 +173,14 @@ typedef struct mp_miss_costs {
 /* `load_ns` of one expert, `bus_ns` of one byte; `kv` may be zeroed. */
 mp_miss_costs mp_controller_costs(const struct moepage_controller *controller, double load_ns,
                                   double bus_ns, const mp_kv_survey *kv);
+
+/* Returns true if KV's idle blocks are lent: not where pins keep versions, of which some may never leave their slots. */
+static inline bool mp_controller_lends(const struct moepage_controller *controller)
+{
+    const mp_pool_shape *shape = &controller->shape;
+    return controller->config.admission && controller->config.mode == MOEPAGE_CONTROL_MV_WSA &&
+           !(shape->precision && shape->precision->serve == MOEPAGE_SERVE_VERSIONS);
+}
 
 /* Returns the sequences that should run at once; 0 = no limit. */
 static inline uint32_t mp_controller_target(const struct moepage_controller *controller)
@@ -187,6 +203,25 @@ uint64_t mp_controller_floor_blocks(const struct moepage_controller *controller)
 /* Returns true if some split is feasible; the planner's bounds include the images, which it may give up. */
 bool mp_controller_feasible(const struct moepage_controller *controller, const mp_scene *scene);
 mp_move mp_controller_choose(struct moepage_controller *controller, const mp_scene *scene);
+/* Returns the move to a split of units; images stay. */
+mp_move mp_controller_in_slots(const struct moepage_controller *controller, const mp_scene *scene,
+                               const mp_split *split);
+
+/* ---- controller_look.c ---- */
+
+/* Looks at the pools; `ticking` is held, `lock` is not. */
+void mp_controller_look(struct moepage_controller *controller, mp_scene *scene);
+
+/* ---- controller_lend.c ---- */
+
+/* Lets sequences use the share. */
+void mp_controller_offer(struct moepage_controller *controller, const mp_scene *scene);
+/* Turns a split that has been chosen into the one that the pools are to have for now. */
+void mp_controller_lend(struct moepage_controller *controller, const mp_scene *scene,
+                        mp_move *split);
+void mp_controller_open_loan(struct moepage_controller *controller);
+/* Gives back what is lent, as far as nothing reads it. */
+void mp_controller_close_loan(struct moepage_controller *controller);
 
 /* ---- controller_tick.c ---- */
 

@@ -62,8 +62,8 @@ mp_miss_costs mp_controller_costs(const struct moepage_controller *controller, d
 
 /* ---- laws of splits ---- */
 
-static mp_move in_slots(const struct moepage_controller *controller, const mp_scene *scene,
-                        const mp_split *split)
+mp_move mp_controller_in_slots(const struct moepage_controller *controller, const mp_scene *scene,
+                               const mp_split *split)
 {
     return (mp_move){.slots = split->experts * controller->unit_slots,
                      .blocks = split->kv * controller->unit_blocks,
@@ -108,6 +108,8 @@ static void decide_split(struct moepage_controller *controller, const mp_scene *
                                  .spread_units =
                                      sqrt(fmax(controller->square_blocks - mean * mean, 0)) / unit,
                                  .longest_units = (double)controller->longest_blocks / unit,
+                                 .idle_units = controller->idle_blocks / unit,
+                                 .lends = mp_controller_lends(controller) ? &scene->bounds : NULL,
                                  .now = scene->now,
                                  .limit = controller->admission.limit,
                                  .target = mp_controller_target(controller)};
@@ -331,7 +333,7 @@ mp_move mp_controller_choose(struct moepage_controller *controller, const mp_sce
 {
     if (controller->config.mode != MOEPAGE_CONTROL_PLANNER) {
         mp_split split = choose_split(controller, scene);
-        return in_slots(controller, scene, &split);
+        return mp_controller_in_slots(controller, scene, &split);
     }
     if (!controller->planned)
         correct_planner(controller, scene);

@@ -1,5 +1,4 @@
-/* A controller's ticks: at a burst's end it gathers the pools' state, lets the mode's law choose, and moves, for as many
- * ticks as the move takes. */
+/* A controller's ticks: at a burst's end the mode's law chooses; then it moves, for as many ticks as the move takes. */
 #include "base/status.h"
 #include "controllers/controller.h"
 #include "split/split.h"
@@ -7,52 +6,7 @@
 /* Attempts after which a move that waits for something in use is given up. */
 #define MOST_ATTEMPTS 256u
 
-/* ---- gathering ---- */
-
-static void look_at_experts(struct moepage_controller *controller, mp_scene *scene)
-{
-    const mp_pool_shape *shape = &controller->shape;
-    /* Replays hits first, so that they count. */
-    const mp_pool_survey pool = mp_pool_look(controller->experts);
-    scene->here.slots = pool.extent.slots;
-    scene->here.compressed = pool.extent.compressed;
-    scene->image_bytes = mp_pool_slots_bytes(shape, pool.extent.first - shape->low_slots);
-    scene->load_ns = pool.load_ns;
-    scene->bus_ns = pool.bus_ns;
-    scene->bus_bytes_per_s = pool.bus_bytes_per_s;
-    scene->decode_bytes_per_s = pool.decode_bytes_per_s;
-    scene->coded_bus = shape->bus_form == MOEPAGE_FORM_EXPH;
-    scene->bounds.min_experts = pool.least;
-    scene->bounds.expert_bytes = mp_pool_slots_bytes(shape, controller->unit_slots);
-    scene->bounds.max_experts =
-        mp_controller_most_units(controller, pool.least, shape->keys / controller->unit_slots);
-    scene->now.experts = scene->here.slots / controller->unit_slots;
-}
-
-static void look_at_kv(struct moepage_controller *controller, mp_scene *scene)
-{
-    if (!controller->kv)
-        return; /* units of no bytes: no split is feasible */
-    scene->kv = mp_kv_pool_look(controller->kv);
-    scene->here.blocks = scene->kv.blocks;
-    scene->bounds.kv_bytes = controller->kv_shape->granule_bytes;
-    scene->now.kv = scene->here.blocks / controller->unit_blocks;
-}
-
-static void look(struct moepage_controller *controller, mp_scene *scene)
-{
-    uint64_t low_bytes = mp_pool_slots_bytes(&controller->shape, controller->shape.low_slots);
-    uint64_t divisible = mp_arena_divisible(&controller->home->arena);
-    uint64_t arena_bytes = divisible > low_bytes ? divisible - low_bytes : 0;
-    *scene = (mp_scene){.arena_bytes = arena_bytes};
-    look_at_experts(controller, scene);
-    look_at_kv(controller, scene);
-    scene->bounds.budget_bytes = arena_bytes - scene->image_bytes;
-    pthread_mutex_lock(&controller->lock);
-    scene->bounds.kv_floor = mp_controller_floor(controller);
-    controller->now_units = scene->now.experts;
-    pthread_mutex_unlock(&controller->lock);
-}
+/* ---- bursts ---- */
 
 /* Ends what admission goes by; the rest ends when the next burst begins, behind the decision. */
 static void end_burst(struct moepage_controller *controller)
@@ -127,6 +81,13 @@ static uint32_t give_up(struct moepage_controller *controller)
     return MOEPAGE_CONTROL_REFUSED;
 }
 
+/* Returns true if the move lends blocks: it need not be made, and no host is to make room for it. */
+static bool lends(const struct moepage_controller *controller, const mp_scene *scene)
+{
+    const uint64_t to = controller->target.blocks;
+    return mp_controller_lends(controller) && to < controller->share && to < scene->here.blocks;
+}
+
 /* One attempt at controller->target. */
 static moepage_status attempt(struct moepage_controller *controller, const mp_scene *scene,
                               void *stream, uint32_t *outcome)
@@ -147,6 +108,11 @@ static moepage_status attempt(struct moepage_controller *controller, const mp_sc
     }
     if (status == MOEPAGE_E_DEVICE)
         return status;
+    if (lends(controller, scene)) { /* the next burst decides anew */
+        controller->attempts = 0;
+        *outcome = MOEPAGE_CONTROL_STAYS;
+        return MOEPAGE_OK;
+    }
     *outcome = status == MOEPAGE_E_BUSY && controller->attempts < MOST_ATTEMPTS
                    ? MOEPAGE_CONTROL_DRAINING
                    : give_up(controller);
@@ -171,9 +137,17 @@ static uint32_t decide(struct moepage_controller *controller, const mp_scene *sc
         mp_pool_concentrate(controller->experts, mp_controller_parts(controller));
     pthread_mutex_lock(&controller->lock);
     bool feasible = mp_controller_feasible(controller, scene);
-    controller->target =
-        feasible || planner ? mp_controller_choose(controller, scene) : scene->here;
+    if (feasible || planner) {
+        controller->target = mp_controller_choose(controller, scene);
+    } else {
+        controller->target = scene->here;
+        if (mp_controller_lends(controller)) /* what is lent goes back */
+            controller->target = mp_controller_in_slots(controller, scene, &scene->now);
+        controller->running = 0;
+    }
     pthread_mutex_unlock(&controller->lock);
+    if (feasible && mp_controller_lends(controller))
+        mp_controller_lend(controller, scene, &controller->target);
     bool here = is_here(&scene->here, &controller->target);
     if (!feasible && here)
         return MOEPAGE_CONTROL_INFEASIBLE;
@@ -217,7 +191,7 @@ static moepage_status tick(struct moepage_controller *controller, void *stream, 
     *outcome = MOEPAGE_CONTROL_WAITS;
     if (over)
         mp_size_burst(&controller->size, controller->shape.n_scopes > 1);
-    look(controller, scene);
+    mp_controller_look(controller, scene);
     bool goes_on = controller->attempts > 0, planner = mode == MOEPAGE_CONTROL_PLANNER;
     if (over)
         end_burst(controller);
@@ -227,23 +201,25 @@ static moepage_status tick(struct moepage_controller *controller, void *stream, 
     }
     if (over)
         begin_burst(controller);
-    if (goes_on) {
+    if (goes_on)
         status = attempt(controller, scene, stream, outcome);
-        look(controller, scene);
-    }
+    if (goes_on || over)
+        mp_controller_look(controller, scene);
+    if (mp_controller_lends(controller))
+        mp_controller_offer(controller, scene);
     return status;
 }
 
 /* Tells the KV pool how many sequences should run, and that none may come into what a move is to take. */
 static uint32_t tell_target(struct moepage_controller *controller)
 {
-    const bool drains = controller->attempts > 0;
+    const uint64_t to = controller->target.blocks, share = controller->share;
+    const uint64_t most = controller->attempts ? (to > share ? to : share) : UINT64_MAX;
     pthread_mutex_lock(&controller->lock);
     const uint32_t target = mp_controller_target(controller);
     pthread_mutex_unlock(&controller->lock);
     if (controller->config.admission)
-        mp_kv_pool_set_target(controller->kv, target,
-                              drains ? controller->target.blocks : UINT64_MAX);
+        mp_kv_pool_set_target(controller->kv, target, most);
     return target;
 }
 

@@ -123,12 +123,14 @@ static void use_kv(struct moepage_controller *controller, uint64_t key, uint64_t
         mp_curve_add(&reuse->curve, (sample->distance + size - 1) / controller->unit_blocks, units);
 }
 
-/* Counts the mean size of a step's sequences, and of their squares. The lock is held. */
-static void see_sizes(struct moepage_controller *controller, double mean, double square)
+/* Counts the mean size of a step's sequences, of their squares, and of all others. The lock is held. */
+static void see_sizes(struct moepage_controller *controller, double mean, double square,
+                      double idle)
 {
     const double share = controller->mean_blocks > 0 ? MEAN_SHARE : 1;
     controller->mean_blocks += (mean - controller->mean_blocks) * share;
     controller->square_blocks += (square - controller->square_blocks) * share;
+    controller->idle_blocks += (idle - controller->idle_blocks) * share;
 }
 
 /* Observes a step's sequences. They may share blocks, so their sum is limited to the blocks that
@@ -153,7 +155,8 @@ static void see_kv(mp_kv_watch *watch, const mp_kv_use *uses, uint32_t n, uint64
     const double own = running > used ? (double)used / (double)running : 1;
     running = running < used ? running : used;
     if (n)
-        see_sizes(controller, (double)running / n, squares / n * own * own);
+        see_sizes(controller, (double)running / n, squares / n * own * own,
+                  (double)(used - running));
     if (running > controller->running_blocks)
         controller->running_blocks = running;
     pthread_mutex_unlock(&controller->lock);

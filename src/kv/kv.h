@@ -50,8 +50,8 @@ moepage_status mp_kv_get_table(struct moepage_kv_pool *pool, moepage_seq seq,
 
 /* The state of a pool at one moment, in blocks. */
 typedef struct mp_kv_survey {
-    uint64_t blocks;
-    uint64_t used;
+    uint64_t blocks, lent, used;
+    uint64_t share;      /* mp_kv_pool_set_share */
     uint64_t burst_peak; /* most used since the burst began */
     /* Of one byte that is swapped; 0 = not known: none yet, or calls also wait for the caller's kernels. */
     double out_ns, in_ns;

@@ -140,10 +140,11 @@ void mp_kv_blocks_move_back(mp_kv_blocks *blocks, uint32_t from)
     mark_free(blocks, to);
 }
 
-moepage_status mp_kv_blocks_check_free(const mp_kv_blocks *blocks, uint64_t needed)
+moepage_status mp_kv_blocks_check_free(mp_kv_blocks *blocks, uint64_t needed)
 {
     if (needed <= blocks->free)
         return MOEPAGE_OK;
+    blocks->wanted = mp_kv_blocks_used(blocks) + needed;
     return mp_fail(MOEPAGE_E_WOULD_NOT_FIT, "would not fit: needs %llu blocks, %u free",
                    (unsigned long long)needed, blocks->free);
 }

@@ -29,6 +29,7 @@ typedef struct mp_kv_blocks {
     uint32_t free;
     uint32_t peak;       /* most ever held by tables at once */
     uint32_t burst_peak; /* most since the controller's last burst began */
+    uint64_t wanted;     /* that would be held, had the last call fitted that did not */
 } mp_kv_blocks;
 
 /* `total` > 0. The pool owns no block until the boundary moves. May fail with NO_MEMORY. */
@@ -64,6 +65,6 @@ uint32_t mp_kv_blocks_move(mp_kv_blocks *blocks, uint32_t from);
 void mp_kv_blocks_move_back(mp_kv_blocks *blocks, uint32_t from);
 
 /* WOULD_NOT_FIT with its sentence if fewer than `needed` blocks are free. */
-moepage_status mp_kv_blocks_check_free(const mp_kv_blocks *blocks, uint64_t needed);
+moepage_status mp_kv_blocks_check_free(mp_kv_blocks *blocks, uint64_t needed);
 
 #endif

@@ -39,6 +39,7 @@ static void destroy_parts(struct moepage_kv_pool *pool)
     mp_free(pool->copies);
     mp_kv_shape_fini(&pool->shape);
     pthread_mutex_destroy(&pool->lock);
+    pthread_mutex_destroy(&pool->loan_lock);
 }
 
 moepage_status mp_kv_pool_create(struct moepage_device *home, const moepage_kv_pool_config *config,
@@ -58,6 +59,7 @@ moepage_status mp_kv_pool_create(struct moepage_device *home, const moepage_kv_p
     pool->most_blocks = UINT64_MAX;
     pool->max_sequences = (uint32_t)config->max_sequences;
     pthread_mutex_init(&pool->lock, NULL);
+    pthread_mutex_init(&pool->loan_lock, NULL);
     moepage_status status = mp_kv_shape_init(&pool->shape, config, arena->bytes,
                                              mp_arena_room_bytes(arena, MP_SIDE_KV), &granules);
     if (status)
@@ -110,8 +112,8 @@ void mp_kv_pool_info(struct moepage_kv_pool *pool, moepage_kv_pool_info *info)
     pthread_mutex_lock(&pool->lock);
     *info = (moepage_kv_pool_info){
         .block_tokens = pool->shape.block_tokens,
-        .blocks = mp_kv_blocks_capacity(&pool->blocks),
-        .free_blocks = pool->blocks.free,
+        .blocks = mp_kv_blocks_capacity(&pool->blocks) + mp_kv_lent(pool),
+        .free_blocks = pool->blocks.free + mp_kv_lent(pool),
         .peak_blocks = pool->blocks.peak,
         .block_bytes = pool->shape.block_bytes,
         .granule_bytes = pool->shape.granule_bytes,
@@ -125,6 +127,7 @@ void mp_kv_pool_info(struct moepage_kv_pool *pool, moepage_kv_pool_info *info)
         .swapped_in_blocks = pool->counters.swapped_in,
         .refused = pool->counters.refused,
         .resizes = pool->counters.resizes,
+        .lent_blocks = mp_kv_lent(pool),
     };
     pthread_mutex_unlock(&pool->lock);
 }
@@ -154,13 +157,14 @@ moepage_status mp_kv_pool_admit(struct moepage_kv_pool *pool, const uint64_t *to
     }
     pthread_mutex_lock(&pool->lock);
     const bool moves = pool->most_blocks != UINT64_MAX;
+    const uint64_t free = pool->blocks.free + mp_kv_lent(pool);
     const uint32_t target = pool->target, running = target || moves ? mp_kv_running(pool) : 0;
     *out = (moepage_kv_admission){
-        .fits = needed <= pool->blocks.free && n_sequences <= pool->max_sequences - pool->live &&
+        .fits = needed <= free && n_sequences <= pool->max_sequences - pool->live &&
                 (!running || mp_kv_blocks_used(&pool->blocks) + needed <= pool->most_blocks) &&
                 (!target || n_sequences <= (running < target ? target - running : 0)),
         .needed_blocks = needed,
-        .free_blocks = pool->blocks.free,
+        .free_blocks = free,
         .target_running = target,
         .running = target ? running : 0,
     };

@@ -4,7 +4,8 @@
  *   kv_shape     geometry: granules, layers, ids        kv_sequence  create, append, fork, ...
  *   kv_blocks    free blocks and reference counts       kv_swap      to host memory and back
  *   kv_copy      moves whole blocks                     kv_resize    the boundary, relocation
- *   kv_reader    sessions that read blocks              kv_door      the calls of rooms above
+ *   kv_reader    sessions that read blocks              kv_loan      blocks lent to the other side
+ *   kv_door      the calls of rooms above
  *
  * Every function declared here is called with the pool's lock held. The lock is taken before
  * the arena's and may be held while block copies run. A function that fails leaves the pool
@@ -16,6 +17,7 @@
 
 #include "kv/kv.h"
 #include "kv/kv_blocks.h"
+#include "kv/kv_loan.h"
 #include "planning/rate.h"
 
 /* A sequence id has the device's running count of sequences in its upper bits, and its slot's index
@@ -88,7 +90,17 @@ struct moepage_kv_pool {
     mp_kv_watch *watch;   /* or NULL */
     uint32_t target;      /* sequences that should run at most; 0 = no limit */
     uint64_t most_blocks; /* that may be used after an admission; UINT64_MAX = all */
+    uint64_t share;       /* blocks that sequences may use; fewer than there are: all of these */
+    pthread_mutex_t loan_lock; /* held while blocks are called back, before all other locks */
+    mp_kv_loan *loan;          /* or NULL; written under both locks */
 };
+
+/* Returns the blocks that are lent. */
+uint64_t mp_kv_lent(const struct moepage_kv_pool *pool);
+/* Returns true if a call that has just failed can be made again once lent blocks are back. */
+bool mp_kv_is_short_of_lent(const struct moepage_kv_pool *pool, moepage_status status);
+/* Calls blocks back until the pool has the wanted ones; without the lock. */
+moepage_status mp_kv_recall(struct moepage_kv_pool *pool, uint64_t wanted, void *native);
 
 /* Finds the sequence of an id; HANDLE for a stale one. Valid until the lock is released. */
 moepage_status mp_kv_sequence_find(struct moepage_kv_pool *pool, moepage_seq id,

@@ -4,14 +4,16 @@
 #include <math.h>
 #include <string.h>
 
-#define LEAST_STEPS 3.0    /* that a level is known by */
-#define LEAST_TURNS 8.0    /* that turns' variation is known by */
-#define TURN_SHARE 0.02    /* of a turn in the means over turns */
-#define SLOW 0.95          /* a burst's weight in the demand one burst later: jobs last bursts */
-#define STALE 0.99         /* of a level that has not run */
-#define PEAK 0.98          /* of the most at once, a burst later */
-#define MOST_DEMAND 0.8    /* of what the split now serves */
-#define MOST_LOAD 10.0     /* a weight's growth; more is no different */
+#define LEAST_STEPS 3.0 /* that a level is known by */
+#define LEAST_TURNS 8.0 /* that turns' variation is known by */
+#define TURN_SHARE 0.02 /* of a turn in the means over turns */
+#define SLOW 0.95       /* a burst's weight in the demand one burst later: jobs last bursts */
+#define STALE 0.99      /* of a level that has not run */
+#define PEAK 0.98       /* of the most at once, a burst later */
+#define MOST_DEMAND 0.8 /* of what the split now serves */
+#define MOST_LOAD 10.0  /* a weight's growth; more is no different */
+#define NEARLY_ONE 1e-4
+#define MARGIN 0.03        /* of jobs; less is not worth that fewer run */
 #define LEAST_TOKEN_NS 1.0 /* of computing */
 
 /* ---- counting ---- */
@@ -132,68 +134,92 @@ static double step_ns(const mp_turn_costs *costs, const mp_turn_level *level, do
     return (level->busy_ns + stall) / level->steps;
 }
 
-/* The times of decode steps of the known levels, in their order. */
-typedef struct times {
-    double ns[MP_LEVELS];
+/* Returns the KV units that so many sequences seldom exceed. */
+static double usual_of(const mp_turn_costs *costs, double sequences)
+{
+    return sequences * costs->sequence_units + costs->spread_units * sqrt(sequences);
+}
+
+/* Returns the KV units that so many sequences have room in. */
+static double room_of(const mp_turn_costs *costs, uint32_t sequences)
+{
+    return fmax(usual_of(costs, sequences), costs->longest_units);
+}
+
+/* Returns the expert units while so many sequences run: with those of KV that are lent then. */
+static double experts_with(const mp_turn_costs *costs, const mp_split *split, double sequences)
+{
+    const mp_split_bounds *bounds = costs->lends;
+    if (!bounds)
+        return (double)split->experts;
+    const double used = usual_of(costs, sequences) + costs->idle_units;
+    const double kv = fmin(fmax(used, 1), (double)split->kv);
+    const double left = (double)bounds->budget_bytes - kv * (double)bounds->kv_bytes;
+    const double experts = fmin(left / (double)bounds->expert_bytes, (double)bounds->max_experts);
+    return fmax(experts, (double)split->experts);
+}
+
+/* The known levels of decode steps, in their order. */
+typedef struct known_levels {
+    const mp_turn_level *levels[MP_LEVELS];
     double at[MP_LEVELS]; /* sequences */
     uint32_t n;
-} times;
+} known_levels;
 
-static void find_times(const mp_turn_costs *costs, double experts, times *out)
+static void find_known(const mp_turn *turn, known_levels *out)
 {
     out->n = 0;
     for (uint32_t l = 1; l < MP_LEVELS; l++) {
-        const mp_turn_level *level = &costs->turn->levels[l];
+        const mp_turn_level *level = &turn->levels[l];
         if (!is_known(level))
             continue;
         out->at[out->n] = level->decodes / level->steps;
-        out->ns[out->n++] = step_ns(costs, level, experts);
+        out->levels[out->n++] = level;
     }
 }
 
-/* Returns a step's time with `sequences`, between known ones and beyond them on their line. */
-static double time_at(const times *t, double sequences)
+/* Returns a step's time with `sequences` if experts had so many units: between known numbers, and beyond them on their
+ * line. */
+static double time_at(const mp_turn_costs *costs, const known_levels *known, double sequences,
+                      double experts)
 {
     uint32_t i = 1;
-    if (t->n == 1 || sequences <= t->at[0])
-        return t->ns[0];
-    while (i + 1 < t->n && t->at[i] < sequences)
+    if (known->n == 1 || sequences <= known->at[0])
+        return step_ns(costs, known->levels[0], experts);
+    while (i + 1 < known->n && known->at[i] < sequences)
         i++;
-    const double slope = (t->ns[i] - t->ns[i - 1]) / (t->at[i] - t->at[i - 1]);
-    const double ns = t->ns[i] + slope * (sequences - t->at[i]);
-    return sequences > t->at[i] && ns < t->ns[i] ? t->ns[i] : ns;
+    const double below = step_ns(costs, known->levels[i - 1], experts);
+    const double above = step_ns(costs, known->levels[i], experts);
+    const double slope = (above - below) / (known->at[i] - known->at[i - 1]);
+    const double ns = above + slope * (sequences - known->at[i]);
+    return sequences > known->at[i] && ns < above ? above : ns;
 }
 
 /* Returns what prefill adds to a decoded token: what the steps that it is in take more than decode alone does. */
-static double prefill_ns(const mp_turn_costs *costs, const times *known, double experts)
+static double prefill_ns(const mp_turn_costs *costs, const known_levels *known,
+                         const mp_split *split)
 {
     const mp_turn *turn = costs->turn;
     const mp_turn_level *other = &turn->levels[0];
     if (!is_known(other) || !(turn->other_tokens > 0))
         return 0;
     const double decodes = other->decodes / other->steps;
-    const double decoding = fmin(decodes, 1) * time_at(known, decodes);
+    const double experts = experts_with(costs, split, fmax(decodes, 1));
+    const double decoding = fmin(decodes, 1) * time_at(costs, known, decodes, experts);
     const double more = step_ns(costs, other, experts) - decoding;
     return fmax(more, 0) * other->steps / turn->other_tokens;
 }
 
 /* Returns what a decoded token costs besides decoding. */
-static double other_ns(const mp_turn_costs *costs, const times *known, const mp_split *split)
+static double other_ns(const mp_turn_costs *costs, const known_levels *known, const mp_split *split)
 {
     const mp_turn *turn = costs->turn;
     const mp_split_costs *misses = costs->misses;
-    double ns = prefill_ns(costs, known, (double)split->experts);
+    double ns = prefill_ns(costs, known, split);
     if (misses->kv && turn->burst_tokens > 0)
         ns += (mp_split_kv_ns(misses, split->kv) - mp_split_kv_ns(misses, costs->now.kv)) /
               turn->burst_tokens;
     return fmax(ns, 0);
-}
-
-/* Returns the KV units that so many sequences have room in. */
-static double room_of(const mp_turn_costs *costs, uint32_t sequences)
-{
-    const double units = sequences * costs->sequence_units + costs->spread_units * sqrt(sequences);
-    return fmax(units, costs->longest_units);
 }
 
 /* Returns how many sequences have room in so many KV units, at least one. */
@@ -207,7 +233,7 @@ static uint32_t room_for(const mp_turn_costs *costs, uint64_t kv)
 
 /* Returns the most sequences that KV has room for, that admission lets in, and that come, at least one: where there
  * was room for more than have run at once, more are not to be expected. */
-static uint32_t most_running(const mp_turn_costs *costs, const times *known, uint64_t kv)
+static uint32_t most_running(const mp_turn_costs *costs, const known_levels *known, uint64_t kv)
 {
     const double peak = ceil(costs->turn->peak), limit = costs->limit ? costs->limit : MP_TURN_JOBS;
     const double target = costs->target ? costs->target : MP_TURN_JOBS;
@@ -227,13 +253,14 @@ typedef struct rates {
 
 static void find_rates(const mp_turn_costs *costs, const mp_split *split, rates *out)
 {
-    times known;
-    find_times(costs, (double)split->experts, &known);
+    known_levels known;
+    find_known(costs->turn, &known);
     out->other_ns = other_ns(costs, &known, split);
     out->most = most_running(costs, &known, split->kv);
     out->best = 1;
     for (uint32_t r = 1; r <= out->most; r++) {
-        out->token_ns[r] = fmax(time_at(&known, r) / r, LEAST_TOKEN_NS) + out->other_ns;
+        const double ns = time_at(costs, &known, r, experts_with(costs, split, r));
+        out->token_ns[r] = fmax(ns / r, LEAST_TOKEN_NS) + out->other_ns;
         if (out->token_ns[r] < out->token_ns[out->best])
             out->best = r;
     }
@@ -253,32 +280,54 @@ static double variation(const mp_turn_work *work, double prefill)
     return mean > 0 ? fmax(square * work->turns / (mean * mean) - 1, 0) : 1;
 }
 
-/* Returns the mean of the chain if so many run. */
-static double mean_jobs(const mp_turn_work *work, const rates *at, uint32_t running, double demand)
+/* The chain up to some number of jobs: its last weight, and the sums of weights and of jobs by their weights. */
+typedef struct chain {
+    double weight, sum, jobs;
+} chain;
+
+/* Sums g^j, and j g^j, for j from 0 to n. */
+static void add_powers(double g, double n, double *powers, double *multiples)
 {
-    double weight = 1, sum = 1, jobs = 0;
-    const double waiting = (1 + variation(work, at->other_ns / at->token_ns[running])) / 2;
-    for (uint32_t k = 1; k <= MP_TURN_JOBS; k++) {
-        const uint32_t run = k < running ? k : running;
-        weight *= fmin(demand * at->token_ns[run], MOST_LOAD);
-        sum += weight;
-        jobs += weight * (run + waiting * (k - run));
+    const double more = g - 1, all = pow(g, n + 1);
+    if (fabs(more) < NEARLY_ONE) { /* their first two terms about 1 */
+        *powers = n + 1 + more * n * (n + 1) / 2;
+        *multiples = n * (n + 1) / 2 + more * n * (n + 1) * (2 * n + 1) / 6;
+        return;
     }
-    return jobs / sum;
+    *powers = (all - 1) / more;
+    *multiples = (g - (n + 1) * all + n * all * g) / (more * more);
 }
 
-/* Finds how many should run, no more than are best for throughput, and returns the mean number of jobs then. */
+/* Returns the mean number of jobs if so many run; `below`: the chain up to one job fewer. */
+static double mean_jobs(const mp_turn_work *work, const rates *at, uint32_t running, double growth,
+                        const chain *below)
+{
+    double full, waits; /* weights with all that may run, and those times the jobs that wait */
+    const double f = (1 + variation(work, at->other_ns / at->token_ns[running])) / 2;
+    const double weight = below->weight * growth;
+    add_powers(growth, MP_TURN_JOBS - running, &full, &waits);
+    return (below->jobs + weight * (running * full + f * waits)) / (below->sum + weight * full);
+}
+
+/* Finds how many should run: as many as are best for throughput, or fewer where that leaves clearly fewer jobs. Returns
+ * the mean number of jobs then. */
 static double least_jobs(const mp_turn_work *work, const rates *at, double demand,
                          uint32_t *running)
 {
-    double least = INFINITY;
-    for (uint32_t r = at->best; r >= 1; r--) {
-        const double jobs = mean_jobs(work, at, r, demand);
-        if (jobs < least) {
-            least = jobs;
+    double jobs[MP_TURN_JOBS + 1], least = INFINITY;
+    chain below = {1, 1, 0};
+    for (uint32_t r = 1; r <= at->best; r++) {
+        const double growth = fmin(demand * at->token_ns[r], MOST_LOAD);
+        jobs[r] = mean_jobs(work, at, r, growth, &below);
+        below.weight *= growth;
+        below.sum += below.weight;
+        below.jobs += r * below.weight;
+    }
+    for (uint32_t r = at->best; r >= 1; r--)
+        if (jobs[r] < least * (1 - MARGIN)) {
+            least = jobs[r];
             *running = r;
         }
-    }
     return least;
 }
 
@@ -313,8 +362,9 @@ uint32_t mp_turn_running(const mp_turn_costs *costs)
     if (!are_known(costs))
         return 0;
     find_rates(costs, &costs->now, &now);
+    /* All of the demand: if it comes near what fewer serve, more are to run. */
     least_jobs(&turn->work, &now, turn->tokens / turn->elapsed_ns, &running);
-    return running < now.best ? running : 0;
+    return running < now.most ? running : 0;
 }
 
 /* ---- choosing ---- */

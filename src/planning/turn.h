@@ -81,7 +81,9 @@ typedef struct mp_turn_costs {
     double sequence_units;        /* s: KV units of a running sequence, in the mean; 0: not known */
     double spread_units;          /* v: standard deviation */
     double longest_units;         /* l */
+    double idle_units;            /* of sequences that do not run, in the mean */
     mp_split now;                 /* while all this was measured */
+    const mp_split_bounds *lends; /* of a KV side whose idle units serve experts, or NULL */
     uint32_t limit;               /* sequences that admission lets run; 0: no limit */
     uint32_t target; /* and those that were let run while all this was measured; likewise */
 } mp_turn_costs;
@@ -101,7 +103,7 @@ void mp_turn_burst(mp_turn *turn, uint32_t steps);
 
 /* Returns the mean number of jobs in the system, at most MP_TURN_JOBS; 0 while no decode steps are known. */
 double mp_turn_cost(const mp_turn_costs *costs, const mp_split *split);
-/* Returns how many should run at the present split, if fewer than serve the most; else, or if nothing is known, 0. */
+/* Returns how many should run at the present split, if fewer than may; else, or if nothing is known, 0. */
 uint32_t mp_turn_running(const mp_turn_costs *costs);
 /* Finds the split of least cost within the bounds, of a grid and of those at which one more sequence has room; among
  * equals the one with more experts. Returns false if no split is feasible. */

@@ -282,6 +282,7 @@ mp_pool_survey mp_pool_look(struct moepage_expert_pool *pool)
     mp_pool_survey survey = {
         .extent = extent,
         .least = least_slots(pool),
+        .pinned_end = mp_cache_pinned_end(pool->cache),
         .load_ns = mp_transfer_load_ns(transfer),
         .bus_ns = mp_transfer_bus_ns(transfer),
         .bus_bytes_per_s = live.bus ? live.bus : measured.bus,

@@ -17,8 +17,9 @@ typedef struct mp_extent {
 typedef struct mp_pool_survey {
     mp_extent extent;
     uint32_t least; /* slots that every scope must have: for sessions and pins, or low versions */
-    double load_ns; /* for one expert over the bus; 0 = not known yet */
-    double bus_ns;  /* for one byte over the bus; 0 = not known yet */
+    uint32_t pinned_end; /* slots up to the last pinned one; 0: none is, or pins are of versions */
+    double load_ns;      /* for one expert over the bus; 0 = not known yet */
+    double bus_ns;       /* for one byte over the bus; 0 = not known yet */
     /* Of dense experts, measured while serving or, until then, at creation; 0 = not known. */
     uint64_t bus_bytes_per_s;
     uint64_t decode_bytes_per_s;

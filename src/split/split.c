@@ -2,6 +2,7 @@
 #include "split/split.h"
 
 #include "base/status.h"
+#include "kv/kv_loan.h"
 
 /* ---- planning ---- */
 
@@ -129,15 +130,22 @@ static bool is_refusal(moepage_status status)
     return status == MOEPAGE_E_BUDGET || status == MOEPAGE_E_BUSY;
 }
 
-moepage_status mp_split_set(struct moepage_expert_pool *experts, struct moepage_kv_pool *kv,
-                            uint64_t slots, uint64_t blocks, void *stream)
+moepage_status mp_split_once(struct moepage_expert_pool *experts, struct moepage_kv_pool *kv,
+                             uint64_t slots, uint64_t blocks, void *stream)
 {
     split_move move = {.experts = experts, .kv = kv, .stream = stream, .once = true};
     moepage_status status = plan(&move, slots, blocks);
     if (experts && is_on_one_device(experts)) /* an attempt at another move may have left a fence */
         mp_pool_stay(experts);
-    if (!status)
-        status = carry_out(&move);
+    return status ? status : carry_out(&move);
+}
+
+moepage_status mp_split_set(struct moepage_expert_pool *experts, struct moepage_kv_pool *kv,
+                            uint64_t slots, uint64_t blocks, void *stream)
+{
+    moepage_status status = mp_split_once(experts, kv, slots, blocks, stream);
+    if (!status && kv && blocks)
+        mp_kv_pool_set_share(kv, blocks);
     if (experts && (!status || is_refusal(status)))
         mp_pool_count_resize(experts, !status);
     return status;

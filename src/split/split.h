@@ -25,11 +25,15 @@
 moepage_status mp_split_move(struct moepage_expert_pool *experts, struct moepage_kv_pool *kv,
                              uint64_t slots, uint64_t blocks, void *stream);
 
-/* The same in a single attempt. It waits for everything that only the device delays; BUSY
+/* The same in a single attempt, as a host asks for it: a KV side that lends has `blocks` as its share then. It waits for everything that only the device delays; BUSY
  * leaves the old split in use, without a fence. If a slot that is to go is in use, nothing is
  * dropped at all. */
 moepage_status mp_split_set(struct moepage_expert_pool *experts, struct moepage_kv_pool *kv,
                             uint64_t slots, uint64_t blocks, void *stream);
+
+/* The same, of a caller that counts moves itself. */
+moepage_status mp_split_once(struct moepage_expert_pool *experts, struct moepage_kv_pool *kv,
+                             uint64_t slots, uint64_t blocks, void *stream);
 
 /* Removes the fence: the old split is in use as before. */
 void mp_split_abandon(struct moepage_expert_pool *experts);

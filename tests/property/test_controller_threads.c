@@ -1,6 +1,6 @@
 /* Everything that may be asked of a controller and its pools at once, on threads of their own: sessions
  * that step, sequences that come, grow, fork and go, pins, names of prefixes, infos, curves, and ticks
- * that move the split meanwhile. What plans show is right, no token is lost, and no bound is passed. */
+ * that move the split meanwhile, or lend KV's idle blocks. What plans show is right, no token is lost, and no bound is passed. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -21,6 +21,7 @@
 
 typedef struct world {
     uint64_t seed;
+    bool lends; /* idle blocks to experts, which no user's needs bound then */
     bank_model bank;
     pool_rig rig;
     moepage_kv_pool *kv;
@@ -30,6 +31,7 @@ typedef struct world {
     uint32_t steps;
     _Atomic uint32_t running; /* sessions */
     _Atomic uint64_t seen[6]; /* outcomes of ticks */
+    _Atomic uint64_t recalls;
 } world;
 
 typedef struct actor {
@@ -144,6 +146,10 @@ static void look(world *w)
     moepage_device_info device = {.struct_size = sizeof device};
     must(!moepage_controller_get_info(w->controller, &info));
     must(info.expert_first <= info.expert_accesses);
+    atomic_store(&w->recalls, info.recalls);
+    moepage_kv_pool_info blocks = {.struct_size = sizeof blocks};
+    must(!moepage_kv_pool_get_info(w->kv, &blocks));
+    must(blocks.lent_blocks <= blocks.free_blocks && blocks.free_blocks <= blocks.blocks);
     uint64_t sizes[4] = {0, 6, 12, LAYERS * EXPERTS};
     double misses[4];
     for (uint32_t kv = 0; kv < 2; kv++) {
@@ -153,8 +159,8 @@ static void look(world *w)
     }
     (void)pool_rig_info(&w->rig);
     moepage_rightsize size = {.struct_size = sizeof size};
-    must(!moepage_controller_get_rightsize(w->controller, 0, &size));
-    if (info.bursts % 8 == 7) /* else the sample grows */
+    must(w->lends || !moepage_controller_get_rightsize(w->controller, 0, &size));
+    if (!w->lends && info.bursts % 8 == 7) /* else the sample grows */
         must(!moepage_controller_rightsize(w->controller, &w->predictor, 1, 500));
     must(!moepage_device_get_info(w->rig.devices[0], &device));
     must(device.peak_bytes <= device.budget_bytes);
@@ -205,7 +211,7 @@ static void tick(world *w)
 
 /* ---- the whole ---- */
 
-static void open_world(world *w, uint64_t seed, uint32_t mode)
+static void open_world(world *w, uint64_t seed, uint32_t mode, bool lends)
 {
     bank_shape shape = {.layers = LAYERS,
                         .experts = EXPERTS,
@@ -224,17 +230,18 @@ static void open_world(world *w, uint64_t seed, uint32_t mode)
                                  .blocks = SESSIONS * TOKENS / BLOCK_TOKENS};
     moepage_controller_config control = {.struct_size = sizeof control,
                                          .mode = mode,
-                                         .burst_steps = 6,
+                                         .burst_steps = lends ? 2 : 6,
+                                         .admission = lends,
                                          .expert_percent = 30,
                                          .concurrency = SESSIONS,
                                          .context_tokens = TOKENS,
                                          .max_samples = 16};
-    *w = (world){.seed = seed, .steps = getenv("MP_TEST_LONG") ? 2000 : 60};
+    *w = (world){.seed = seed, .lends = lends, .steps = getenv("MP_TEST_LONG") ? 2000 : 60};
     bank_model_open(&w->bank, &shape);
     pool_rig_open(&w->rig, &w->bank,
                   &(pool_rig_config){.slots = 12,
                                      .scope = seed % 2 ? MOEPAGE_SCOPE_GLOBAL : MOEPAGE_SCOPE_LAYER,
-                                     .arena_slots = 50,
+                                     .arena_slots = lends ? 27 : 50,
                                      .chunk_bytes = 300});
     assert_int_equal(moepage_kv_pool_create(w->rig.devices[0], &kv, &w->kv), MOEPAGE_OK);
     kv_tokens_open(&w->tokens, w->kv, KV_LAYERS, bytes_per_token);
@@ -244,7 +251,7 @@ static void open_world(world *w, uint64_t seed, uint32_t mode)
                                              .name = "coactivation"};
     assert_int_equal(moepage_predictor_create(w->bank.model, &coactivation, &w->predictor),
                      MOEPAGE_OK);
-    assert_int_equal(moepage_controller_rightsize(w->controller, &w->predictor, 1, 500),
+    assert_int_equal(moepage_controller_rightsize(w->controller, &w->predictor, !lends, 500),
                      MOEPAGE_OK);
     atomic_store(&w->running, SESSIONS);
 }
@@ -262,11 +269,11 @@ static void close_world(world *w, actor *actors)
     bank_model_close(&w->bank);
 }
 
-static void run(world *w, uint64_t seed, uint32_t mode)
+static void run(world *w, uint64_t seed, uint32_t mode, bool lends)
 {
     static actor actors[SESSIONS];
     pthread_t threads[SESSIONS + 2];
-    open_world(w, seed, mode);
+    open_world(w, seed, mode, lends);
     for (uint32_t i = 0; i < SESSIONS; i++) {
         moepage_session_config config = {.struct_size = sizeof config,
                                          .prefetch = MOEPAGE_PREFETCH_PREDICTOR,
@@ -297,16 +304,29 @@ static void test_controller_threads_see_and_move_at_once(void **state)
     static world w;
     uint64_t moved = 0;
     for (uint64_t seed = 1; seed <= 12; seed++) {
-        run(&w, seed, (uint32_t)(seed % 6));
+        run(&w, seed, (uint32_t)(seed % 6), false);
         moved += atomic_load(&w.seen[MOEPAGE_CONTROL_MOVED]);
     }
     assert_true(moved > 0);
+}
+
+static void test_controller_threads_lend_and_take_back(void **state)
+{
+    (void)state;
+    static world w;
+    uint64_t recalls = 0;
+    for (uint64_t seed = 1; seed <= 8; seed++) {
+        run(&w, seed, MOEPAGE_CONTROL_MV_WSA, true);
+        recalls += atomic_load(&w.recalls);
+    }
+    assert_true(recalls > 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_controller_threads_see_and_move_at_once),
+        cmocka_unit_test(test_controller_threads_lend_and_take_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -462,6 +462,75 @@ static void test_turn_predicts_the_stalls_of_other_splits(void **state)
     }
 }
 
+/* While one sequence runs, KV's other units are experts': of 64 units' bytes, those beside 2 for it and 3 that idle. */
+static void test_turn_counts_lent_units(void **state)
+{
+    const mp_split_bounds bounds = {.budget_bytes = 64,
+                                    .expert_bytes = 1,
+                                    .kv_bytes = 2,
+                                    .min_experts = 4,
+                                    .max_experts = 52,
+                                    .kv_floor = 1};
+    uint64_t random = 5;
+    bench b;
+    double misses[UNITS + 1] = {0};
+    (void)state;
+    open_bench(&b);
+    run_cache(&b, 1, 60, 24, &random, misses);
+    mp_turn_burst(&b.turn, BURST);
+    b.turn.tokens = 1;
+    b.turn.elapsed_ns = 20 * MS;
+    b.costs.limit = 1;
+    b.costs.lends = &bounds;
+    b.costs.sequence_units = 1.5;
+    b.costs.spread_units = 0.5;
+    b.costs.idle_units = 3;
+    static const struct {
+        uint64_t experts, kv, as;
+    } splits[] = {{24, 20, 52}, {44, 10, 52}, {58, 3, 58}, {56, 4, 56}};
+    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
+        const double rho = (MS + MS * misses[splits[i].as] / 200) / (20 * MS);
+        expect_near(cost(&b, splits[i].experts, splits[i].kv), rho / (1 - rho), 1e-6);
+    }
+    b.costs.idle_units = 7;
+    const double rho = (MS + MS * misses[46] / 200) / (20 * MS);
+    expect_near(cost(&b, 24, 20), rho / (1 - rho), 1e-6);
+    free(b.bins);
+}
+
+/* Prefill and decoding are priced at the same experts: shares that lend as many cost the same. */
+static void test_turn_prices_prefill_at_the_experts_that_are_there(void **state)
+{
+    const mp_split_bounds bounds = {.budget_bytes = 64,
+                                    .expert_bytes = 1,
+                                    .kv_bytes = 1,
+                                    .min_experts = 4,
+                                    .max_experts = 56,
+                                    .kv_floor = 1};
+    uint64_t random = 5;
+    bench b;
+    double misses[UNITS + 1] = {0};
+    (void)state;
+    open_bench(&b);
+    run_cache(&b, 1, 60, 24, &random, misses);
+    for (uint32_t i = 0; i < 20; i++) {
+        b.now_ns += (uint64_t)(60 * MS);
+        mp_turn_step(&b.turn, &(mp_turn_sample){.decodes = 1,
+                                                .ended_ns = b.now_ns,
+                                                .busy_ns = 60 * MS,
+                                                .experts = 24});
+    }
+    mp_turn_burst(&b.turn, BURST);
+    b.turn.tokens = 1;
+    b.turn.elapsed_ns = 40 * MS;
+    b.costs.limit = 1;
+    b.costs.lends = &bounds;
+    const double expected = cost(&b, 56, 8);
+    for (uint64_t c = 8; c < 56; c += 8)
+        expect_near(cost(&b, c, 64 - c), expected, 1e-9);
+    free(b.bins);
+}
+
 static void test_turn_counts_kv_misses(void **state)
 {
     bench b;
@@ -587,6 +656,8 @@ int main(void)
         cmocka_unit_test(test_turn_expects_more_only_where_there_was_no_room),
         cmocka_unit_test(test_turn_makes_room_for_the_longest_and_the_usual),
         cmocka_unit_test(test_turn_predicts_the_stalls_of_other_splits),
+        cmocka_unit_test(test_turn_counts_lent_units),
+        cmocka_unit_test(test_turn_prices_prefill_at_the_experts_that_are_there),
         cmocka_unit_test(test_turn_counts_kv_misses),
         cmocka_unit_test(test_turn_remembers_what_runs_seldom),
         cmocka_unit_test(test_turn_knows_nothing_at_first),

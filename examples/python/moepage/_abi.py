@@ -566,6 +566,7 @@ class moepage_kv_pool_info(Structure):
         ("swapped_in_blocks", c_uint64),
         ("refused", c_uint64),
         ("resizes", c_uint64),
+        ("lent_blocks", c_uint64),
     ]
 
 
@@ -835,6 +836,7 @@ class moepage_controller_info(Structure):
         ("largest_user_experts", c_uint64),
         ("needed_experts", c_uint64),
         ("cap_slots", c_uint64),
+        ("recalls", c_uint64),
     ]
 
 

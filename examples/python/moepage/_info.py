@@ -195,6 +195,7 @@ class KVPoolInfo(Info):
     swapped_in_blocks: int
     refused: int
     resizes: int
+    lent_blocks: int
 
 
 @dataclass(frozen=True)
@@ -324,6 +325,7 @@ class ControllerInfo(Info):
     largest_user_experts: int
     needed_experts: int
     cap_slots: int
+    recalls: int
 
 
 @dataclass(frozen=True)

@@ -644,8 +644,9 @@ pub struct moepage_kv_pool_info {
     pub swapped_in_blocks: u64,
     pub refused: u64,
     pub resizes: u64,
+    pub lent_blocks: u64,
 }
-plain!(moepage_kv_pool_info, 120, struct_size);
+plain!(moepage_kv_pool_info, 128, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -960,8 +961,9 @@ pub struct moepage_controller_info {
     pub largest_user_experts: u64,
     pub needed_experts: u64,
     pub cap_slots: u64,
+    pub recalls: u64,
 }
-plain!(moepage_controller_info, 200, struct_size);
+plain!(moepage_controller_info, 208, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

@@ -54,7 +54,8 @@ pub fn structs(tell: &mut dyn FnMut(String)) {
         bytes_per_token, blocks, max_sequences);
     fields!(tell, moepage_kv_pool_info, struct_size, block_tokens, blocks, free_blocks, peak_blocks,
         block_bytes, granule_bytes, blocks_per_granule, sequences, swapped, reserved, swap_bytes,
-        copies_on_write, relocated_blocks, swapped_out_blocks, swapped_in_blocks, refused, resizes);
+        copies_on_write, relocated_blocks, swapped_out_blocks, swapped_in_blocks, refused, resizes,
+        lent_blocks);
     fields!(tell, moepage_kv_layer_view, struct_size, id_stride, base, block_bytes, granule_bytes);
     fields!(tell, moepage_kv_table, struct_size, swapped, blocks, n_blocks, n_tokens);
     fields!(tell, moepage_kv_admission, struct_size, fits, needed_blocks, free_blocks,
@@ -94,7 +95,7 @@ pub fn structs(tell: &mut dyn FnMut(String)) {
         floor_blocks, peak_blocks, expert_accesses, expert_first, kv_accesses, kv_first,
         expert_miss_ns, kv_miss_ns, recompute_ns, layer_compute_ns, predicted_now_ns,
         predicted_best_ns, rho, alpha, target_tokens_per_s, target_running, reserved, users,
-        sized_users, largest_user_experts, needed_experts, cap_slots);
+        sized_users, largest_user_experts, needed_experts, cap_slots, recalls);
     fields!(tell, moepage_paged_config, struct_size, buffers, bus_form, compressed_experts,
         staging_experts, reserved, host_tier_bytes);
     fields!(tell, moepage_paged_tensor, struct_size, role, dtype, rank, shape, base, expert_stride,
