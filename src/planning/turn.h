@@ -7,7 +7,8 @@
  *
  *     n(r)   = max(l, r s + v sqrt(r))                       what r sequences have room in, but for one time in six
  *     R(n)   = the most r >= 1 with n(r) <= n                that run
- *     t(r)   = computing(r) + stall(r, c)                    a decode step with r sequences
+ *     t(r)   = computing(r) + stall(r, c)                    a decode step with r sequences; where idle KV is lent, c
+ *                                                            are the experts beside r s + v sqrt(r)
  *     p      = (prefill + KV's misses) / tokens              prefill and recomputing, per decoded token
  *     d(k)   = 1 / (t(r) / r + p),  r = min(k, R)            tokens/s with k jobs in the system
  *     w(k)   = w(k - 1) * demand / d(k)                      a birth-death chain's weights
