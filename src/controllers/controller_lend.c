@@ -44,10 +44,8 @@ void mp_controller_lend(struct moepage_controller *controller, const mp_scene *s
         return;
     const bool fits = scene->here.blocks <= split->blocks;
     *split = scene->here;
-    if (!fits || distance(kept.experts, here) >= controller->mvwsa.config.dead_zone) {
-        split->slots = kept.experts * controller->unit_slots;
-        split->blocks = kept.kv * controller->unit_blocks;
-    }
+    if (!fits || distance(kept.experts, here) >= controller->mvwsa.config.dead_zone)
+        *split = mp_controller_in_slots(controller, scene, &kept);
 }
 
 /* ---- calling back ---- */
@@ -56,9 +54,7 @@ void mp_controller_lend(struct moepage_controller *controller, const mp_scene *s
 static moepage_status move_back(struct moepage_controller *controller, mp_scene *scene,
                                 const mp_split *split, void *native)
 {
-    const mp_move to = {.slots = split->experts * controller->unit_slots,
-                        .blocks = split->kv * controller->unit_blocks,
-                        .compressed = scene->here.compressed};
+    const mp_move to = mp_controller_in_slots(controller, scene, split);
     moepage_status status =
         mp_split_once(controller->experts, controller->kv, to.slots, to.blocks, native);
     controller->attempts = 0; /* of a move under way, if any: the next burst decides anew */

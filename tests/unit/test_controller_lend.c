@@ -39,10 +39,12 @@ static void open_rig(control_rig *rig, const control_rig_config *of,
     control_rig_attach(rig, config);
 }
 
+static const moepage_controller_config lending = {.mode = MOEPAGE_CONTROL_MV_WSA, .admission = 1};
+
 static void open_lending(control_rig *rig)
 {
     const control_rig_config of = rig_config();
-    open_rig(rig, &of, (moepage_controller_config){.mode = MOEPAGE_CONTROL_MV_WSA, .admission = 1});
+    open_rig(rig, &of, lending);
 }
 
 static void burst(control_rig *rig, const moepage_seq *seqs, uint32_t n)
@@ -76,6 +78,20 @@ static void expect_lent(control_rig *rig, uint64_t lent, uint64_t used)
     assert_int_equal(free_blocks(rig), BLOCKS - used);
 }
 
+/* A sequence of one block runs, and nearly all others are lent. */
+static moepage_seq lend_most(control_rig *rig)
+{
+    const moepage_seq seq = control_rig_sequence(rig, 1);
+    burst(rig, &seq, 1);
+    burst(rig, &seq, 1);
+    return seq;
+}
+
+static moepage_status append(const control_rig *rig, moepage_seq seq, uint64_t blocks)
+{
+    return moepage_kv_append(rig->kv, seq, blocks * BLOCK_TOKENS, NULL);
+}
+
 /* KV keeps the most that was used in the burst, and a tenth. */
 static void test_controller_lend_gives_experts_what_no_sequence_used(void **state)
 {
@@ -105,13 +121,13 @@ static void test_controller_lend_takes_back_what_an_append_needs(void **state)
     moepage_seq a = control_rig_sequence(&rig, 2);
     burst(&rig, &a, 1);
     expect_lent(&rig, BLOCKS - 3, 2);
-    assert_int_equal(moepage_kv_append(rig.kv, a, 1 * BLOCK_TOKENS, NULL), MOEPAGE_OK);
+    assert_int_equal(append(&rig, a, 1), MOEPAGE_OK);
     expect_lent(&rig, BLOCKS - 3, 3);
     assert_int_equal(control_rig_info(&rig).recalls, 0);
     const moepage_seq b = control_rig_sequence(&rig, 9);
     expect_lent(&rig, BLOCKS - 14, 12);
     assert_int_equal(control_rig_info(&rig).recalls, 1);
-    assert_int_equal(moepage_kv_append(rig.kv, b, 12 * BLOCK_TOKENS, NULL), MOEPAGE_OK);
+    assert_int_equal(append(&rig, b, 12), MOEPAGE_OK);
     expect_lent(&rig, 0, BLOCKS);
     assert_int_equal(moepage_kv_append(rig.kv, b, 1, NULL), MOEPAGE_E_WOULD_NOT_FIT);
     assert_int_equal(kv_info(&rig).refused, 1); /* those that blocks came back for fitted */
@@ -175,19 +191,16 @@ static void test_controller_lend_waits_for_an_open_plan(void **state)
     control_rig rig;
     moepage_plan plan;
     open_lending(&rig);
-    moepage_seq a = control_rig_sequence(&rig, 1);
-    burst(&rig, &a, 1);
-    burst(&rig, &a, 1);
+    moepage_seq a = lend_most(&rig);
     expect_lent(&rig, BLOCKS - 2, 1);
     use_all_slots(&rig, a);
     open_plan(&rig, &plan);
-    assert_int_equal(moepage_kv_append(rig.kv, a, (BLOCKS - 1) * BLOCK_TOKENS, NULL),
-                     MOEPAGE_E_WOULD_NOT_FIT);
+    assert_int_equal(append(&rig, a, BLOCKS - 1), MOEPAGE_E_WOULD_NOT_FIT);
     assert_non_null(strstr(moepage_last_error(), "lent"));
     close_plan(&rig, &plan);
     control_rig_tick(&rig); /* goes on with it */
     expect_lent(&rig, 0, 1);
-    assert_int_equal(moepage_kv_append(rig.kv, a, (BLOCKS - 1) * BLOCK_TOKENS, NULL), MOEPAGE_OK);
+    assert_int_equal(append(&rig, a, BLOCKS - 1), MOEPAGE_OK);
     expect_lent(&rig, 0, BLOCKS);
     control_rig_close(&rig);
 }
@@ -201,21 +214,17 @@ static void test_controller_lend_keeps_compressed_experts(void **state)
     control_rig_config of = rig_config();
     of.pool.compressed = 3;
     of.pool.arena_slots += 3 * LAYERS;
-    open_rig(&rig, &of,
-             (moepage_controller_config){.mode = MOEPAGE_CONTROL_MV_WSA, .admission = 1});
-    moepage_seq a = control_rig_sequence(&rig, 1);
-    burst(&rig, &a, 1);
-    burst(&rig, &a, 1);
+    open_rig(&rig, &of, lending);
+    moepage_seq a = lend_most(&rig);
     assert_true(kv_info(&rig).lent_blocks > 0);
     use_all_slots(&rig, a);
     open_plan(&rig, &plan);
-    assert_int_equal(moepage_kv_append(rig.kv, a, (BLOCKS - 1) * BLOCK_TOKENS, NULL),
-                     MOEPAGE_E_WOULD_NOT_FIT);
+    assert_int_equal(append(&rig, a, BLOCKS - 1), MOEPAGE_E_WOULD_NOT_FIT);
     close_plan(&rig, &plan);
     for (uint32_t i = 0; i < 20; i++)
         control_rig_tick(&rig);
     assert_int_equal(pool_rig_info(&rig.pools).compressed_experts, 3);
-    assert_int_equal(moepage_kv_append(rig.kv, a, (BLOCKS - 1) * BLOCK_TOKENS, NULL), MOEPAGE_OK);
+    assert_int_equal(append(&rig, a, BLOCKS - 1), MOEPAGE_OK);
     assert_int_equal(pool_rig_info(&rig.pools).compressed_experts, 3);
     control_rig_close(&rig);
 }
@@ -226,28 +235,24 @@ static void test_controller_lend_leaves_pinned_experts(void **state)
     (void)state;
     control_rig rig;
     open_lending(&rig);
-    moepage_seq a = control_rig_sequence(&rig, 1);
-    burst(&rig, &a, 1);
-    burst(&rig, &a, 1);
+    moepage_seq a = lend_most(&rig);
     expect_lent(&rig, BLOCKS - 2, 1);
     use_all_slots(&rig, a);
     for (uint32_t e = 12; e < 16; e++) /* they came last */
         assert_int_equal(moepage_expert_pool_pin(rig.pools.pool, 2, e), MOEPAGE_OK);
-    assert_int_equal(moepage_kv_append(rig.kv, a, (BLOCKS - 1) * BLOCK_TOKENS, NULL),
-                     MOEPAGE_E_WOULD_NOT_FIT);
+    assert_int_equal(append(&rig, a, BLOCKS - 1), MOEPAGE_E_WOULD_NOT_FIT);
     const uint64_t free = kv_info(&rig).free_blocks;
     assert_true(free < BLOCKS - 1);
     assert_int_equal(free_blocks(&rig), free);
     control_rig_tick(&rig);
     assert_int_equal(kv_info(&rig).free_blocks, free);
     if (free)
-        assert_int_equal(moepage_kv_append(rig.kv, a, free * BLOCK_TOKENS, NULL), MOEPAGE_OK);
+        assert_int_equal(append(&rig, a, free), MOEPAGE_OK);
     for (uint32_t e = 12; e < 16; e++)
         assert_int_equal(moepage_expert_pool_unpin(rig.pools.pool, 2, e), MOEPAGE_OK);
     control_rig_tick(&rig);
     assert_int_equal(free_blocks(&rig), BLOCKS - 1 - free);
-    assert_int_equal(moepage_kv_append(rig.kv, a, (BLOCKS - 1 - free) * BLOCK_TOKENS, NULL),
-                     MOEPAGE_OK);
+    assert_int_equal(append(&rig, a, BLOCKS - 1 - free), MOEPAGE_OK);
     expect_lent(&rig, 0, BLOCKS);
     control_rig_close(&rig);
 }
@@ -267,7 +272,7 @@ static void test_controller_lend_heeds_a_split_of_the_host(void **state)
     burst(&rig, &a, 1);
     assert_true(kv_info(&rig).lent_blocks > 20);
     assert_int_equal(free_blocks(&rig), 30);
-    assert_int_equal(moepage_kv_append(rig.kv, a, 28 * BLOCK_TOKENS, NULL), MOEPAGE_OK);
+    assert_int_equal(append(&rig, a, 28), MOEPAGE_OK);
     assert_int_equal(moepage_kv_truncate(rig.kv, a, 2 * BLOCK_TOKENS), MOEPAGE_OK);
     assert_int_equal(moepage_split_set(rig.pools.pool, rig.kv, 30, 10, NULL), MOEPAGE_OK);
     assert_int_equal(kv_info(&rig).blocks, 10);
@@ -298,7 +303,7 @@ static void test_controller_lend_ends_where_no_split_is_feasible(void **state)
     const uint64_t free = free_blocks(&rig);
     assert_int_equal(kv_info(&rig).lent_blocks, 0);
     assert_true(free > 8 && free < BLOCKS - 2);
-    assert_int_equal(moepage_kv_append(rig.kv, a, free * BLOCK_TOKENS, NULL), MOEPAGE_OK);
+    assert_int_equal(append(&rig, a, free), MOEPAGE_OK);
     for (uint32_t i = 0; i < BURST; i++)
         control_rig_step(&rig, 0, LAYERS, any_ids, 4, &a, 1);
     assert_int_equal(control_rig_tick(&rig).outcome, MOEPAGE_CONTROL_INFEASIBLE);
@@ -316,12 +321,12 @@ static void test_controller_lend_offers_what_a_move_has_left(void **state)
     for (uint32_t i = 0; i < 60; i++) {
         const uint64_t n = 1 + bank_below(&random, 20);
         assert_int_equal(moepage_kv_truncate(rig.kv, a, BLOCK_TOKENS), MOEPAGE_OK);
-        assert_int_equal(moepage_kv_append(rig.kv, a, n * BLOCK_TOKENS, NULL), MOEPAGE_OK);
+        assert_int_equal(append(&rig, a, n), MOEPAGE_OK);
         if (bank_below(&random, 3) == 0)
             use_all_slots(&rig, a);
         burst(&rig, &a, 1);
         const uint64_t free = free_blocks(&rig);
-        assert_int_equal(moepage_kv_append(rig.kv, a, free * BLOCK_TOKENS, NULL), MOEPAGE_OK);
+        assert_int_equal(append(&rig, a, free), MOEPAGE_OK);
         assert_int_equal(free_blocks(&rig), 0);
     }
     control_rig_close(&rig);
@@ -334,13 +339,12 @@ static void test_controller_lend_in_granules(void **state)
     control_rig rig;
     control_rig_config of = rig_config();
     of.blocks_per_granule = 3;
-    open_rig(&rig, &of,
-             (moepage_controller_config){.mode = MOEPAGE_CONTROL_MV_WSA, .admission = 1});
+    open_rig(&rig, &of, lending);
     moepage_seq a = control_rig_sequence(&rig, 2);
     burst(&rig, &a, 1);
     expect_lent(&rig, BLOCKS - 3, 2);
     for (uint64_t n = 3; n <= BLOCKS; n++) { /* one by one, and a tenth */
-        assert_int_equal(moepage_kv_append(rig.kv, a, BLOCK_TOKENS, NULL), MOEPAGE_OK);
+        assert_int_equal(append(&rig, a, 1), MOEPAGE_OK);
         assert_int_equal(free_blocks(&rig), BLOCKS - n);
         assert_int_equal(kv_info(&rig).lent_blocks % 3, 0);
     }
@@ -355,19 +359,16 @@ static void test_controller_lend_after_the_budget_has_become_smaller(void **stat
     control_rig rig;
     open_lending(&rig);
     moepage_device_info device = {.struct_size = sizeof device};
-    moepage_seq a = control_rig_sequence(&rig, 1);
-    burst(&rig, &a, 1);
-    burst(&rig, &a, 1);
+    moepage_seq a = lend_most(&rig);
     expect_lent(&rig, BLOCKS - 2, 1);
     assert_int_equal(moepage_device_get_info(rig.pools.devices[0], &device), MOEPAGE_OK);
     const uint64_t slot = pool_rig_info(&rig.pools).slot_bytes;
     const uint64_t less = device.budget_bytes - 24 * slot;
     assert_int_equal(moepage_device_set_budget(rig.pools.devices[0], less, NULL), MOEPAGE_OK);
-    assert_int_equal(moepage_kv_append(rig.kv, a, (BLOCKS - 1) * BLOCK_TOKENS, NULL),
-                     MOEPAGE_E_WOULD_NOT_FIT);
+    assert_int_equal(append(&rig, a, BLOCKS - 1), MOEPAGE_E_WOULD_NOT_FIT);
     const uint64_t free = kv_info(&rig).free_blocks;
     assert_true(free > 0 && free < BLOCKS - 1);
-    assert_int_equal(moepage_kv_append(rig.kv, a, free * BLOCK_TOKENS, NULL), MOEPAGE_OK);
+    assert_int_equal(append(&rig, a, free), MOEPAGE_OK);
     assert_int_equal(kv_info(&rig).free_blocks, 0);
     burst(&rig, &a, 1);
     assert_int_equal(moepage_device_get_info(rig.pools.devices[0], &device), MOEPAGE_OK);
