@@ -1616,6 +1616,13 @@ typedef struct moepage_controller_config {
      * than that context, and give context_tokens if it may come late: what is longer than KV's side never gets in.
      * Needs a KV pool, and steps that name their sequences. 0: `concurrency` is the host's. Since 0.8. */
     uint32_t admission;
+    /* Targets in ns, which need `admission` and another mode than PLANNER; 0 = none. Of the mean time to the first
+     * token, with what queues wait, from the eighth turn on; and of the time between a sequence's tokens while
+     * target_running run. How many run, and with MV_WSA the split, then follow from the fewest jobs in the system
+     * and from what exceeds a target, a tenth of which outweighs any queue. predicted_ttft_ns and
+     * predicted_tpot_ns of the info tell. Since 0.8. */
+    uint64_t target_ttft_ns;
+    uint64_t target_tpot_ns;
 } moepage_controller_config;
 
 /* The outcome of a controller's tick. */
@@ -1681,6 +1688,9 @@ typedef struct moepage_controller_info {
     uint64_t needed_experts;       /* that they need together, each counted once; 0 = not sure */
     uint64_t cap_slots;            /* that experts get at most; 0 = no cap */
     uint64_t recalls;              /* times that lent blocks came back for a call */
+    /* With `admission`: what targets are about, as expected of the present split at the last burst's end. Since 0.8. */
+    double predicted_ttft_ns;
+    double predicted_tpot_ns;
 } moepage_controller_info;
 
 /* Creates a controller that watches both pools, on one device, until it is destroyed. `kv` may

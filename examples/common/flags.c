@@ -150,6 +150,16 @@ int flag_share(const flag *self, const char *text, void *out)
     return read_real(self, text, out, true, 1, "a number above 0 and up to 1");
 }
 
+int flag_ms(const flag *self, const char *text, void *out)
+{
+    const char *rest = text;
+    double ms;
+    if (!flag_take_real(&rest, &ms) || *rest || ms < 1e-6 || ms > 1e9)
+        return flag_refuse(self, text, "milliseconds, above 0 and up to 1e9");
+    *(uint64_t *)flag_field(self, out) = (uint64_t)(ms * 1e6);
+    return RUN_OK;
+}
+
 /* ---- The command line -------------------------------------------------------------------- */
 
 /* Finds a flag by its name in a table that ends after n rows or with a row of zeros. *out becomes the

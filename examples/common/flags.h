@@ -38,6 +38,7 @@ int flag_choice(const flag *self, const char *text, void *out);
 int flag_real(const flag *self, const char *text, void *out);
 int flag_positive(const flag *self, const char *text, void *out);
 int flag_share(const flag *self, const char *text, void *out);
+int flag_ms(const flag *self, const char *text, void *out); /* into a uint64_t of ns */
 
 /* Helpers for a program's own readers. */
 void *flag_field(const flag *self, void *out);

@@ -52,7 +52,9 @@ type ControllerConfig struct {
 	HeadroomPermille uint32
 	ThetaPermille    uint32
 	MaxSamples       uint32
-	Admission        bool // also decides how many sequences run at once, which KVPool.Admit heeds
+	Admission        bool   // also decides how many sequences run at once, which KVPool.Admit heeds
+	TargetTtftNS     uint64 // with Admission: of the mean time to the first token; 0 = none
+	TargetTpotNS     uint64 // and of that between a sequence's tokens
 }
 
 // Controller moves the split between a pair of pools while they serve.
@@ -86,6 +88,8 @@ func NewController(experts *ExpertPool, kv *KVPool, config ControllerConfig) (*C
 		headroom_permille: C.uint32_t(config.HeadroomPermille),
 		theta_permille:    C.uint32_t(config.ThetaPermille),
 		max_samples:       C.uint32_t(config.MaxSamples),
+		target_ttft_ns:    C.uint64_t(config.TargetTtftNS),
+		target_tpot_ns:    C.uint64_t(config.TargetTpotNS),
 	}
 	out := &Controller{experts: experts, kv: kv}
 	parents, pool := []*object{&experts.object}, (*C.moepage_kv_pool)(nil)

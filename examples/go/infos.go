@@ -400,6 +400,8 @@ type ControllerInfo struct {
 	NeededExperts      uint64
 	CapSlots           uint64
 	Recalls            uint64
+	PredictedTtftNS    float64
+	PredictedTpotNS    float64
 }
 
 func newControllerInfo(c *C.moepage_controller_info) ControllerInfo {
@@ -431,6 +433,8 @@ func newControllerInfo(c *C.moepage_controller_info) ControllerInfo {
 		NeededExperts:      uint64(c.needed_experts),
 		CapSlots:           uint64(c.cap_slots),
 		Recalls:            uint64(c.recalls),
+		PredictedTtftNS:    float64(c.predicted_ttft_ns),
+		PredictedTpotNS:    float64(c.predicted_tpot_ns),
 	}
 }
 

@@ -24,7 +24,9 @@ static void set_control(run *r, uint32_t mode)
                                              .kv_miss = MOEPAGE_KV_MISS_SWAP,
                                              .context_tokens = blocks * KV_BLOCK_TOKENS,
                                              .concurrency = 1,
-                                             .admission = admission};
+                                             .admission = admission,
+                                             .target_ttft_ns = s->options->target_ttft_ns,
+                                             .target_tpot_ns = s->options->target_tpot_ns};
     r->config.engine.control = &r->control;
 }
 
@@ -97,6 +99,9 @@ static void set_offload(run *r)
 
 int arm_check(const arm_setting *setting, const serve_arm *arm)
 {
+    if (arm->kind == ARM_PLANNER && setting->options->for_admission)
+        return fail(RUN_REFUSED, "--split planner: it has no targets, %s does not go with it",
+                    setting->options->for_admission);
     if (arm->kind != ARM_LAYER_OFFLOAD || estate_whole_layers(&setting->estate))
         return RUN_OK;
     return fail(RUN_REFUSED, "--split layer-offload: the budget has no room for two whole layers' "

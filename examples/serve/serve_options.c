@@ -43,6 +43,8 @@ const char *serve_options_usage(void)
            "  --step-tokens N       most tokens in one step, above --concurrency (default 128)\n"
            "  --burst N             steps between a controller's decisions (default 64)\n"
            "  --admission           controllers also decide how many run at once\n"
+           "  --target-ttft MS, --target-tpot MS  with --admission: of the mean time to the first\n"
+           "                        token, and of that between tokens (default none)\n"
            "  --kv-floor N          requests of average length that controllers leave KV for\n"
            "                        (default: as many as --concurrency)\n"
            "  --observe N           requests that mv-wsa is configured from (default 64)\n"
@@ -106,6 +108,8 @@ static const flag flags[] = {
     {"--step-tokens", flag_u32, AT(step_tokens), .least = 2, .most = MAX_STEP_TOKENS},
     {"--burst", flag_u32, AT(burst), .least = 1, .most = UINT32_MAX},
     {"--admission", NULL, AT(admission)},
+    {"--target-ttft", flag_ms, AT(target_ttft_ns), NOTE(for_admission)},
+    {"--target-tpot", flag_ms, AT(target_tpot_ns), NOTE(for_admission)},
     {"--kv-floor", flag_u32, AT(kv_floor), .least = 1, .most = MAX_CONCURRENCY},
     {"--observe", flag_u32, AT(observe), .least = 1, .most = UINT32_MAX},
     {"--clock", flag_choice, AT(clock), .choice = {"real", "virtual"}},
@@ -134,6 +138,8 @@ static int check_requests(const serve_options *o)
 static int check_serving(const serve_options *o)
 {
     const options *b = &o->base;
+    if (o->for_admission && !o->admission)
+        return fail(RUN_REFUSED, "%s goes with --admission", o->for_admission);
     if (o->step_tokens <= o->concurrency)
         return fail(RUN_REFUSED,
                     "--step-tokens %u: more than --concurrency %u are needed, or prompts would "

@@ -24,9 +24,11 @@ typedef struct serve_options {
     arm_list arms;
     uint32_t concurrency;
     uint32_t step_tokens;
-    uint32_t burst;    /* steps between a controller's decisions; 0 = the library's default */
-    uint32_t observe;  /* requests of a rehearsal */
-    bool admission;    /* controllers also decide how many run at once */
+    uint32_t burst;   /* steps between a controller's decisions; 0 = the library's default */
+    uint32_t observe; /* requests of a rehearsal */
+    bool admission;   /* controllers also decide how many run at once, */
+    uint64_t target_ttft_ns, target_tpot_ns; /* by these; 0 = none */
+    const char *for_admission;               /* a flag that requires --admission, or NULL */
     uint32_t kv_floor; /* requests of average length for which KV always has room */
     uint32_t clock;    /* SERVE_CLOCK_* */
     uint32_t dashboard;

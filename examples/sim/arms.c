@@ -83,6 +83,8 @@ static moepage_controller_config controller(const sim_serve_config *config, uint
         own = *config->stack.controller;
     own.mode = mode;
     own.admission = config->admission;
+    own.target_ttft_ns = config->target_ttft_ns;
+    own.target_tpot_ns = config->target_tpot_ns;
     own.kv_miss = config->recompute ? MOEPAGE_KV_MISS_RECOMPUTE : MOEPAGE_KV_MISS_SWAP;
     if (!own.context_tokens)
         own.context_tokens = sim_jobs_longest(config->jobs) + 2ull * config->stack.block_tokens;

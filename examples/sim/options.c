@@ -77,6 +77,8 @@ const char *sim_options_usage(void)
            "  --block-tokens N      of a KV block (default 16)\n"
            "  --regime auto|cache|stream  (default auto)\n"
            "  --admission           controllers also decide how many run at once\n"
+           "  --target-ttft MS, --target-tpot MS  with --admission: of the mean time to the first\n"
+           "                        token, and of that between tokens (default none)\n"
            "  --kv-miss swap|recompute  what the host does for KV that is not there (default "
            "swap)\n"
            "  --prefetch NAME       a predictor (default none)\n"
@@ -290,6 +292,8 @@ static const flag flags[] = {
     {"--block-tokens", flag_u32, AT(block_tokens), .least = 1, .most = 4096, NOTE(for_serve)},
     {"--regime", read_choice, AT(regime), .choice = {"auto", "cache", "stream"}, NOTE(for_serve)},
     {"--admission", NULL, AT(admission), NOTE(for_serve)},
+    {"--target-ttft", flag_ms, AT(target_ttft_ns), NOTE(for_admission)},
+    {"--target-tpot", flag_ms, AT(target_tpot_ns), NOTE(for_admission)},
     {"--kv-miss", read_choice, AT(kv_miss), .choice = {"swap", "recompute"}, NOTE(for_serve)},
     {"--prefetch", flag_text, AT(prefetch), NOTE(for_serve)},
     {"--configure", NULL, AT(configure), NOTE(for_serve)},
@@ -344,6 +348,7 @@ static int check_use(const sim_options *o)
         {o->mode == SIM_STUDY, o->for_study},
         {serves || o->mode == SIM_STATS, o->for_machine},
         {serves, o->for_serve},
+        {serves, o->for_admission},
         {replays || serves, o->policies.n ? "--policy" : NULL},
         {misses || serves, o->scope ? "--scope" : NULL},
         {serves || o->mode == SIM_STATS, o->burst ? "--burst" : NULL},
@@ -360,6 +365,12 @@ static int check_use(const sim_options *o)
 
 static int check_complete(const sim_options *o)
 {
+    for (uint32_t i = 0; i < o->splits.n && o->for_admission; i++)
+        if (o->splits.list[i].kind == SIM_SPLIT_PLANNER)
+            return fail(RUN_REFUSED, "--split planner: it has no targets, %s does not go with it",
+                        o->for_admission);
+    if (o->for_admission && !o->admission)
+        return fail(RUN_REFUSED, "%s goes with --admission", o->for_admission);
     if (o->trace && o->synthetic)
         return fail(RUN_REFUSED, "--trace and --synthetic: routing comes from one of them");
     bool routing = o->trace || o->synthetic;

@@ -92,10 +92,11 @@ typedef struct sim_options {
     uint32_t tp;         /* tensor-parallel ranks, of which one is simulated; 1 */
     bool f8;             /* experts of one byte per weight */
     const char *arrivals;
-    const char *regime;   /* auto, cache, stream; NULL = auto */
-    const char *kv_miss;  /* swap, recompute; NULL = swap */
-    const char *prefetch; /* a predictor's name; NULL = none */
-    bool admission;       /* controllers decide how many run at once */
+    const char *regime;                      /* auto, cache, stream; NULL = auto */
+    const char *kv_miss;                     /* swap, recompute; NULL = swap */
+    const char *prefetch;                    /* a predictor's name; NULL = none */
+    bool admission;                          /* controllers decide how many run at once, */
+    uint64_t target_ttft_ns, target_tpot_ns; /* by these; 0 = none */
     struct {
         uint32_t n;
         sim_budget list[SIM_LIST_MOST];
@@ -122,14 +123,15 @@ typedef struct sim_options {
     const char *list; /* "models", "machines", "policies", "baselines", "studies" or NULL */
 
     /* last flag given of each group, for error messages; NULL = none */
-    const char *for_trace;   /* reading a trace */
-    const char *for_misses;  /* replay and curve: --access */
-    const char *for_replay;  /* --capacity */
-    const char *for_curve;   /* --sample-keys */
-    const char *for_study;   /* --train-percent */
-    const char *for_stats;   /* --expert-bytes, --bus-bytes */
-    const char *for_machine; /* stats and serving: --machine, --model ... */
-    const char *for_serve;   /* serving only */
+    const char *for_trace;     /* reading a trace */
+    const char *for_misses;    /* replay and curve: --access */
+    const char *for_replay;    /* --capacity */
+    const char *for_curve;     /* --sample-keys */
+    const char *for_study;     /* --train-percent */
+    const char *for_stats;     /* --expert-bytes, --bus-bytes */
+    const char *for_machine;   /* stats and serving: --machine, --model ... */
+    const char *for_serve;     /* serving only */
+    const char *for_admission; /* serving with --admission only */
 } sim_options;
 
 /* Reads the command line. One line and an exit code of common/fail.h on failure. */

@@ -32,8 +32,9 @@ typedef struct sim_serve_config {
     const sim_jobs *jobs;
     const sim_source *source; /* its layers, experts and top-k are the shape's */
     uint32_t concurrency;
-    bool admission;         /* controllers decide how many of these run */
-    bool recompute;         /* preempted KV is recomputed; otherwise swapped */
+    bool admission;                          /* controllers decide how many of these run, */
+    uint64_t target_ttft_ns, target_tpot_ns; /* by these; 0: none */
+    bool recompute;                          /* preempted KV is recomputed; otherwise swapped */
     uint64_t host_kv_bytes; /* limit on the prefix cache's swapped bytes; 0 = no limit */
     uint64_t most_steps;    /* 0 = until all jobs are done */
     uint32_t first_jobs;    /* served first and left out of the spreads: the warm-up */

@@ -242,6 +242,8 @@ static int run_lengths(setting *s, uint64_t budget, uint32_t concurrency, uint32
                                .source = s->source,
                                .concurrency = concurrency,
                                .admission = o->admission,
+                               .target_ttft_ns = o->target_ttft_ns,
+                               .target_tpot_ns = o->target_tpot_ns,
                                .recompute = o->kv_miss && !strcmp(o->kv_miss, "recompute"),
                                .most_steps = o->steps,
                                .seed = o->seed,

@@ -1,11 +1,13 @@
 /* Machines, models and arms of studies. */
 #include "sim/study_bench.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/fail.h"
 #include "sim/configure.h"
+#include "sim/random.h"
 #include "sim/study_evictions.h"
 #include "sim/synthetic.h"
 
@@ -123,4 +125,23 @@ int sim_bench_batch(uint32_t n, uint32_t context, uint32_t rounds, sim_jobs *out
     }
     out->sessions = out->n;
     return RUN_OK;
+}
+
+/* Returns an exponential variate of mean 1. */
+static double exponential(uint64_t *random)
+{
+    return -log1p(-ldexp((double)(sim_random(random) >> 11), -53));
+}
+
+int sim_bench_poisson(const sim_bench *bench, uint32_t n, uint32_t prompt, uint32_t answer,
+                      double rate, uint64_t seed, sim_jobs *out)
+{
+    int code = sim_jobs_plain(n, prompt, answer, 0, out);
+    double at_s = 0;
+    for (uint32_t i = 0; i < n && !code; i++) {
+        out->jobs[i].output_tokens = 1 + (uint32_t)(answer * exponential(&seed));
+        out->jobs[i].arrival_ns = (uint64_t)(at_s * 1e9);
+        at_s += rate > 0 ? exponential(&seed) / rate : 0;
+    }
+    return code ? code : sim_jobs_bind(out, bench->source->n_requests, NULL, 0);
 }

@@ -47,4 +47,8 @@ int sim_bench_run(const sim_serve_config *config, sim_pace *out);
  * tokens, each followed by others that begin short. */
 int sim_bench_batch(uint32_t n, uint32_t context, uint32_t rounds, sim_jobs *out);
 
+/* Poisson arrivals, all at once if the rate, of jobs a second, is 0; answers' lengths are exponential. */
+int sim_bench_poisson(const sim_bench *bench, uint32_t n, uint32_t prompt, uint32_t answer,
+                      double rate, uint64_t seed, sim_jobs *out);
+
 #endif

@@ -5,7 +5,6 @@
 
 #include "common/fail.h"
 #include "sim/arms.h"
-#include "sim/random.h"
 #include "sim/study_arms.h"
 #include "sim/study_bench.h"
 
@@ -100,26 +99,6 @@ static int search(const sim_serve_config *config, double (*value)(const sim_arm_
 
 /* ---- Workloads --------------------------------------------------------------------------- */
 
-/* Returns an exponential variate of mean 1. */
-static double exponential(uint64_t *random)
-{
-    return -log1p(-ldexp((double)(sim_random(random) >> 11), -53));
-}
-
-/* Poisson arrivals, all at once if the rate is 0; answers' lengths are exponential. */
-static int make_jobs(const sim_bench *bench, uint32_t n, uint32_t prompt, double rate,
-                     uint64_t seed, sim_jobs *out)
-{
-    int code = sim_jobs_plain(n, prompt, OUTPUT_TOKENS, 0, out);
-    double at_s = 0;
-    for (uint32_t i = 0; i < n && !code; i++) {
-        out->jobs[i].output_tokens = 1 + (uint32_t)(OUTPUT_TOKENS * exponential(&seed));
-        out->jobs[i].arrival_ns = (uint64_t)(at_s * 1e9);
-        at_s += rate > 0 ? exponential(&seed) / rate : 0;
-    }
-    return code ? code : sim_jobs_bind(out, bench->source->n_requests, NULL, 0);
-}
-
 static int run_load(sim_serve_config *config, const sim_bench *bench, const char *name,
                     uint32_t prompt, double load, double capacity, sim_findings *out,
                     sim_study_tally *sums)
@@ -128,8 +107,9 @@ static int run_load(sim_serve_config *config, const sim_bench *bench, const char
     best oracle = {0};
     sim_jobs jobs = {0};
     sim_arm_run *run = calloc(1, sizeof *run);
-    int code =
-        run ? make_jobs(bench, JOBS, prompt, load * capacity, config->seed, &jobs) : fail_memory();
+    int code = run ? sim_bench_poisson(bench, JOBS, prompt, OUTPUT_TOKENS, load * capacity,
+                                       config->seed, &jobs)
+                   : fail_memory();
     config->jobs = &jobs;
     config->first_jobs = WARM_JOBS;
     if (!code)
@@ -158,7 +138,7 @@ static int run_context(const sim_bench *bench, const char *name, uint32_t prompt
     best capacity = {0};
     sim_jobs jobs = {0};
     sim_serve_config config = sim_bench_budget(bench, 50, seed);
-    int code = make_jobs(bench, CAPACITY_JOBS, prompt, 0, seed, &jobs); /* all at once */
+    int code = sim_bench_poisson(bench, CAPACITY_JOBS, prompt, OUTPUT_TOKENS, 0, seed, &jobs);
     config.jobs = &jobs;
     if (!code)
         code = search(&config, jobs_per_s, true, &capacity);

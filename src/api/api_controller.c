@@ -4,7 +4,8 @@
 #include "base/config.h"
 #include "base/status.h"
 
-/* Of moepage_controller_info as first published. */
+/* As first published. */
+#define CONFIG_MIN_BYTES offsetof(moepage_controller_config, target_ttft_ns)
 #define INFO_MIN_BYTES offsetof(moepage_controller_info, target_tokens_per_s)
 
 moepage_status moepage_controller_create(moepage_expert_pool *experts, moepage_kv_pool *kv,
@@ -18,7 +19,7 @@ moepage_status moepage_controller_create(moepage_expert_pool *experts, moepage_k
     if (!status && !out)
         status = mp_fail(MOEPAGE_E_ARGUMENT, "out is NULL");
     if (!status)
-        status = MP_CONFIG_READ(own, config);
+        status = mp_config_read(&own, sizeof own, CONFIG_MIN_BYTES, config, "config");
     return status ? status : mp_controller_create(experts, kv, &own, out);
 }
 

@@ -9,7 +9,7 @@
 
 #define DEFAULT_BURST_STEPS 64u
 #define DEFAULT_MAX_SAMPLES 16384u
-/* Of the jobs in the system: a gain that no second burst is waited for, since in a thrash one takes minutes. */
+/* Of the cost: a gain that no second burst is waited for, since in a thrash one takes minutes, and targets are missed. */
 #define HURRY 0.5
 
 static uint32_t or_default(uint32_t value, uint32_t fallback)
@@ -46,6 +46,10 @@ static moepage_status fill_defaults(const moepage_controller_config *given,
                        config->max_samples);
     if (config->admission > 1)
         return mp_fail(MOEPAGE_E_ARGUMENT, "admission is %u, it must be 0 or 1", config->admission);
+    if ((config->target_ttft_ns || config->target_tpot_ns) &&
+        (!config->admission || config->mode == MOEPAGE_CONTROL_PLANNER))
+        return mp_fail(MOEPAGE_E_ARGUMENT,
+                       "targets of times need admission, and another mode than PLANNER");
     return MOEPAGE_OK;
 }
 
@@ -236,6 +240,8 @@ void mp_controller_info(struct moepage_controller *controller, moepage_controlle
         .target_running = mp_controller_target(controller),
         .target_tokens_per_s =
             mp_admission_rate(&controller->admission, mp_controller_target(controller)),
+        .predicted_ttft_ns = controller->outlook.ttft_ns,
+        .predicted_tpot_ns = controller->outlook.tpot_ns,
     };
     mp_controller_size_info(controller, info);
     pthread_mutex_unlock(&controller->lock);

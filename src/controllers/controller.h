@@ -78,8 +78,8 @@ struct moepage_controller {
     mp_rate recompute_ns;    /* per token of long prefill steps */
     mp_pace pace;            /* of decode steps, by their tokens */
     mp_admission admission;
-    mp_turn turn;     /* with admission */
-    uint32_t running; /* that turns ask for, if fewer than admission lets in, or 0 */
+    mp_turn turn;            /* with admission, */
+    mp_turn_outlook outlook; /* and what it expected at the last burst's end */
     double *turn_bins;
     uint64_t now_units; /* of experts: the present split */
 
@@ -185,7 +185,7 @@ static inline bool mp_controller_lends(const struct moepage_controller *controll
 /* Returns the sequences that should run at once; 0 = no limit. */
 static inline uint32_t mp_controller_target(const struct moepage_controller *controller)
 {
-    const uint32_t limit = controller->admission.limit, running = controller->running;
+    const uint32_t limit = controller->admission.limit, running = controller->outlook.running;
     return limit && (!running || limit < running) ? limit : running;
 }
 

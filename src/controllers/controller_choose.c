@@ -112,11 +112,13 @@ static void decide_split(struct moepage_controller *controller, const mp_scene *
                                  .lends = mp_controller_lends(controller) ? &scene->bounds : NULL,
                                  .now = scene->now,
                                  .limit = controller->admission.limit,
-                                 .target = mp_controller_target(controller)};
+                                 .target = mp_controller_target(controller),
+                                 .ttft_ns = (double)controller->config.target_ttft_ns,
+                                 .tpot_ns = (double)controller->config.target_tpot_ns};
     mp_split_objective objective = mp_split_misses(misses);
     if (controller->config.admission) {
         objective = mp_turn_objective(&turns);
-        controller->running = mp_turn_running(&turns);
+        controller->outlook = mp_turn_look(&turns);
     }
     mp_mvwsa_burst(&controller->mvwsa, &scene->bounds, &objective, &scene->now,
                    &controller->answer);

@@ -143,7 +143,7 @@ static uint32_t decide(struct moepage_controller *controller, const mp_scene *sc
         controller->target = scene->here;
         if (mp_controller_lends(controller)) /* what is lent goes back */
             controller->target = mp_controller_in_slots(controller, scene, &scene->now);
-        controller->running = 0;
+        controller->outlook = (mp_turn_outlook){0};
     }
     pthread_mutex_unlock(&controller->lock);
     if (feasible && mp_controller_lends(controller))

@@ -207,7 +207,9 @@ static void see_running(struct moepage_controller *controller, const mp_watch_st
 {
     if (step->decode && step->decodes)
         mp_admission_step(&controller->admission, step->decodes, step->wall_ns, step->stall_ns);
+    const uint32_t prompts = step->tokens > step->decodes ? step->tokens - step->decodes : 0;
     mp_turn_step(&controller->turn, &(mp_turn_sample){.decodes = step->decodes,
+                                                      .prompts = prompts,
                                                       .alone = step->decode,
                                                       .ended_ns = step->ended_ns,
                                                       .busy_ns = busy_ns,

@@ -9,23 +9,37 @@
  *     R(n)   = the most r >= 1 with n(r) <= n                that run
  *     t(r)   = computing(r) + stall(r, c)                    a decode step with r sequences; where idle KV is lent, c
  *                                                            are the experts beside r s + v sqrt(r)
- *     p      = (prefill + KV's misses) / tokens              prefill and recomputing, per decoded token
- *     d(k)   = 1 / (t(r) / r + p),  r = min(k, R)            tokens/s with k jobs in the system
+ *     p(r)   = (prefill + KV's misses) / tokens              prefill and recomputing, per decoded token: for r = 1 as it
+ *                                                            is alone, else as it is beside decoding
+ *     d(k)   = 1 / (t(r) / r + p(r)),  r = min(k, R)         tokens/s with k jobs in the system
  *     w(k)   = w(k - 1) * demand / d(k)                      a birth-death chain's weights
  *     f      = (1 + cv^2) / 2                                how long jobs wait that are less or more alike
- *     cost   = sum (r + f (k - r)) w(k) / sum w(k)           of the R <= R(n) with the least
+ *     jobs   = sum (r + f (k - r)) w(k) / sum w(k)           of the R <= R(n) with the least
  *
- * No more run than have the highest d, as admission has it. cv is the coefficient of variation of a turn's work, from
- * the tokens of turns that have ended: with R = 1 this is Pollaczek's and Khinchine's formula. Of turns that are alike
- * fewer may so run than serve the most: those that began are ready before others begin.
+ * A host may have targets: of the time to the first token, in the mean, and of the time between tokens, while as many
+ * run as may. With o tokens decoded in a turn
+ *
+ *     ttft   = o (sum f (k - r) w(k) / sum w(k) / demand + p(R)) + m t(R), m steps that a prompt takes beside others
+ *     tpot   = t(R) + (R - 1) p(R)
+ *     cost   = jobs + MP_TURN_EXCESS max(0, ttft / its target - 1, tpot / its target - 1)
+ *
+ * R is the number of least cost, or a smaller one that costs 3 % more at most and serves 5 % less at most; none is
+ * larger than that of the highest d. Beside the R(n) of the present split all numbers that have run are tried: usual
+ * room is an estimate. The demand is what was decoded over the time it took, but no more than 0.8 of what the present
+ * split serves. cv is the coefficient of variation of a turn's work, from the tokens of turns that have ended, and o
+ * their mean; both count from the eighth turn on. With R = 1 this is Pollaczek's and Khinchine's formula. Of turns
+ * that are alike fewer may so run than serve the most: those that began are ready before others begin.
  *
  * computing and stalls are measured, for every r that has run. Prefill is what steps that are not decode alone take
- * beyond t(r), r sequences having decoded in them on average. What a stall is elsewhere than at the split it was
- * measured at follows from the reuse distances in steps with r sequences, a curve for every r: with more experts stalls
- * shrink as misses do, with fewer each miss that is added costs what misses cost. So the policy and regime that run are
- * in the figures, and only differences are predicted. A number that has not run yet is taken to continue the line of
- * the two below it, unless that falls, up to twice the most that have run, if these filled the room that there was: once
- * it runs it is measured.
+ * beyond t(r), r sequences having decoded in them on average. Beside decoding a token of a prompt may cost more:
+ * where both share a step's tokens, prompts take more steps. What a stall is elsewhere than at the split it was
+ * measured at follows from the reuse distances in steps with r sequences, a curve for every r: with more experts
+ * stalls shrink as misses do, with fewer each miss that is added costs what misses cost. So the policy and regime
+ * that run are in the figures, and only differences are predicted. A number that has not run yet is taken to continue
+ * the line of the two below it, unless that falls, up to twice the most that have run, if these filled the room that
+ * there was: once it runs it is measured.
+ *
+ * turn.c counts; turn_cost.c predicts, and chooses.
  *
  * Pure: numbers in, numbers out, in memory of the caller's. */
 #ifndef MP_PLANNING_TURN_H
@@ -37,11 +51,14 @@
 #define MP_TURN_BINS 256u /* of a level's curve, at most */
 /* In the system at most; more are turned away, so that an overload has a finite cost. */
 #define MP_TURN_JOBS 256u
+/* Jobs that twice a target is worth: a tenth above it is as bad as the longest queue. */
+#define MP_TURN_EXCESS (10.0 * MP_TURN_JOBS)
 
 /* A step that has ended. */
 typedef struct mp_turn_sample {
     uint32_t decodes; /* sequences that decoded */
-    bool alone;       /* it did nothing else */
+    uint32_t prompts; /* tokens of prompts */
+    bool alone;       /* it decoded, and did nothing else */
     uint64_t ended_ns;
     double busy_ns, stall_ns;
     uint64_t experts; /* units that the split had */
@@ -55,6 +72,11 @@ typedef struct mp_turn_level {
     uint32_t recent; /* steps of this burst */
 } mp_turn_level;
 
+/* Of steps of level 0, those in which nothing decoded. Decayed with them. */
+typedef struct mp_turn_prefill {
+    double steps, prompts, ns;
+} mp_turn_prefill;
+
 /* Turns that have ended: their tokens, and second moments. Sums are decayed from turn to turn. */
 typedef struct mp_turn_work {
     double turns, prefilled, decoded;
@@ -65,14 +87,17 @@ typedef struct mp_turn {
     mp_turn_level levels[MP_LEVELS];
     mp_turn_work work;
     double decay;
-    double tokens, elapsed_ns; /* decoded, and the time in which they were; slowly decayed */
-    double burst_tokens;       /* decayed as KV's curve is, which is so after the decision */
-    double other_tokens;       /* decoded while level 0's sums were counted */
-    double peak;               /* sequences at once, lately, */
-    uint32_t recent_peak;      /* and in this burst */
-    uint64_t began_ns;         /* the burst; 0: no step has been seen */
-    uint64_t ended_ns;         /* the last step */
-    uint32_t recent_tokens;    /* of this burst */
+    /* Decoded, of prompts, and the time in which they were; slowly decayed. */
+    double tokens, prompt_tokens, elapsed_ns;
+    double burst_tokens; /* decayed as KV's curve is, which is so after the decision */
+    mp_turn_prefill prefill_alone;
+    double prompts;          /* tokens of prompts in level 0's steps, decayed with them */
+    double peak;             /* sequences at once, lately, */
+    uint32_t recent_peak;    /* and in this burst */
+    uint64_t began_ns;       /* the burst; 0: no step has been seen */
+    uint64_t ended_ns;       /* the last step */
+    uint32_t recent_tokens;  /* of this burst, decoded */
+    uint64_t recent_prompts; /* and of prompts */
 } mp_turn;
 
 /* What the costs depend on besides the split. */
@@ -86,8 +111,16 @@ typedef struct mp_turn_costs {
     mp_split now;                 /* while all this was measured */
     const mp_split_bounds *lends; /* of a KV side whose idle units serve experts, or NULL */
     uint32_t limit;               /* sequences that admission lets run; 0: no limit */
-    uint32_t target; /* and those that were let run while all this was measured; likewise */
+    uint32_t target;         /* and those that were let run while all this was measured; likewise */
+    double ttft_ns, tpot_ns; /* targets; 0: none */
 } mp_turn_costs;
+
+/* What is expected at a split. Times are 0 while they are not known. */
+typedef struct mp_turn_outlook {
+    uint32_t running; /* that should, if fewer than may; else, or if nothing is known, 0 */
+    double ttft_ns;   /* in the mean */
+    double tpot_ns;   /* while so many run */
+} mp_turn_outlook;
 
 /* Returns the bins, all levels' together, for `units` expert units. */
 uint64_t mp_turn_bins(uint64_t units);
@@ -102,10 +135,11 @@ void mp_turn_end(mp_turn *turn, uint64_t prefilled, uint64_t decoded);
 /* Ends a burst. `steps`: a burst's usual length. */
 void mp_turn_burst(mp_turn *turn, uint32_t steps);
 
-/* Returns the mean number of jobs in the system, at most MP_TURN_JOBS; 0 while no decode steps are known. */
+/* Returns the cost: the mean number of jobs in the system, at most MP_TURN_JOBS, and what targets add; 0 while no decode
+ * steps are known. */
 double mp_turn_cost(const mp_turn_costs *costs, const mp_split *split);
-/* Returns how many should run at the present split, if fewer than may; else, or if nothing is known, 0. */
-uint32_t mp_turn_running(const mp_turn_costs *costs);
+/* Looks at the present split. */
+mp_turn_outlook mp_turn_look(const mp_turn_costs *costs);
 /* Finds the split of least cost within the bounds, of a grid and of those at which one more sequence has room; among
  * equals the one with more experts. Returns false if no split is feasible. */
 bool mp_turn_configure(const mp_turn_costs *costs, const mp_split_bounds *bounds, uint32_t grid,

@@ -39,6 +39,8 @@ def main():
     parser.add_argument("arguments", nargs="*", help="serve_loop's own, after --")
     given = parser.parse_args()
     splits = given.split.split(",")
+    if given.rounds < 1 or len(set(splits)) < len(splits):
+        parser.error("at least one round, and splits that differ")
     rounds = []
     for i in range(given.rounds):
         rounds.append(serve(splits[::-1] if i % 2 else splits, given.arguments))
@@ -51,7 +53,8 @@ def main():
         for split, values in zip(splits, of):
             print("  %-24s %s" % (split, spread(values, "%.2f")))
         for split, values in list(zip(splits, of))[1:]:
-            print("  %-24s %s" % ("over " + split, spread([a / b for a, b in zip(of[0], values)], "%.3f")))
+            ratios = [a / b if b else float("nan") for a, b in zip(of[0], values)]
+            print("  %-24s %s" % ("over " + split, spread(ratios, "%.3f")))
 
 
 if __name__ == "__main__":

@@ -224,6 +224,9 @@ nonsense() {
         refused --time-scale --poisson 3 --time-scale 2 &&
         refused --prompt-tokens --arrivals $trace --prompt-tokens 5 &&
         refused --step-tokens --poisson 3 --step-tokens 8 --concurrency 8 &&
+        refused --admission --poisson 3 --target-tpot 5 &&
+        refused milliseconds --poisson 3 --admission --target-ttft 0 &&
+        refused planner --poisson 3 --admission --target-ttft 5 --split planner &&
         refused --split --poisson 3 --split half &&
         refused --split --poisson 3 --split flux,flux &&
         refused --budget --poisson 3 --budget 0 &&

@@ -194,6 +194,7 @@ static void test_sim_tool_refuses_what_cannot_be(void **state)
         {"--policy has no effect", {EXCERPT, "--stats", "--policy", "lru"}},
         {"--scope has no effect", {EXCERPT, "--stats", "--scope", "layer"}},
         {"--shape has no effect", {"--shape", "1x2x1", "--stats"}},
+        {"--target-tpot goes with --admission", {"--target-tpot", "5", "--model", "olmoe-1b-7b"}},
         {"--shape 24x32", {"--shape", "24x32"}},
         {"--shape 24x32x4x", {"--shape", "24x32x4x"}},
         {"--model is missing", {"--machine", "h100-pcie5"}},

@@ -14,10 +14,21 @@ static void test_turns_study_keeps_up_with_the_oracle(void **state)
     free(found);
 }
 
+/* And times that are promised are kept. */
+static void test_turns_targets_are_met(void **state)
+{
+    (void)state;
+    sim_findings *found = findings_of("targets", NULL, 101);
+    findings_check_claims(found, 2);
+    assert_true(findings_figure(found, "deepseek-v2-lite, 2048, no target", "ms a token") > 0);
+    free(found);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_turns_study_keeps_up_with_the_oracle),
+        cmocka_unit_test(test_turns_targets_are_met),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -498,6 +498,49 @@ static void test_controller_counts_the_tokens_of_turns(void **state)
     control_rig_close(&f);
 }
 
+/* Observes bursts of steps of one sequence, 10 ms each, and of two, 15 ms; returns how many should run. */
+static uint32_t running_with(uint64_t target_tpot_ns, moepage_controller_info *info)
+{
+    fixture f;
+    const int32_t ids[] = {0, 1};
+    open_fixture(&f, MOEPAGE_SCOPE_GLOBAL, 16, 40);
+    control_rig_attach(&f, (moepage_controller_config){.mode = MOEPAGE_CONTROL_OBSERVE,
+                                                       .burst_steps = 64,
+                                                       .admission = 1,
+                                                       .target_tpot_ns = target_tpot_ns});
+    const moepage_seq seqs[] = {control_rig_sequence(&f, 1), control_rig_sequence(&f, 1)};
+    control_rig_step(&f, 0, 1, ids, 2, seqs, 2); /* sequences of one block */
+    uint64_t at = f.controller->turn.ended_ns;
+    for (uint32_t i = 0; i < 64; i++) {
+        const uint32_t n = 1 + i % 2;
+        const uint64_t ns = n == 1 ? 10000000 : 15000000;
+        f.controller->watch.step(&f.controller->watch, &(mp_watch_step){.tokens = n,
+                                                                        .layers = 1,
+                                                                        .decode = true,
+                                                                        .decodes = n,
+                                                                        .routed = 2,
+                                                                        .ended_ns = at += ns,
+                                                                        .wall_ns = ns});
+    }
+    const uint32_t running = control_rig_tick(&f).target_running;
+    assert_int_equal(moepage_controller_get_info(f.controller, info), MOEPAGE_OK);
+    control_rig_close(&f);
+    return running;
+}
+
+/* Two serve more together, and one does not keep up; but a token of two takes longer than the target. */
+static void test_controller_lets_as_many_run_as_meet_the_target(void **state)
+{
+    (void)state;
+    moepage_controller_info info = {.struct_size = sizeof info};
+    assert_int_equal(running_with(0, &info), 0);
+    assert_true(info.predicted_tpot_ns > 12e6 && info.predicted_tpot_ns <= 15e6);
+    assert_int_equal(running_with(12000000, &info), 1);
+    assert_int_equal(info.target_running, 1);
+    assert_true(fabs(info.predicted_tpot_ns - 10e6) < 1);
+    assert_true(info.predicted_ttft_ns == 0); /* no turn has ended */
+}
+
 static void test_controller_refuses_what_cannot_be(void **state)
 {
     (void)state;
@@ -513,6 +556,8 @@ static void test_controller_refuses_what_cannot_be(void **state)
         {.theta_permille = 1001},
         {.max_samples = 15},
         {.admission = 2},
+        {.target_ttft_ns = 1},
+        {.mode = MOEPAGE_CONTROL_PLANNER, .admission = 1, .target_tpot_ns = 1},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         bad[i].struct_size = sizeof bad[i];
@@ -552,6 +597,7 @@ int main(void)
         cmocka_unit_test(test_controller_target_limits_what_is_admitted),
         cmocka_unit_test(test_controller_measures_by_sequences_not_tokens),
         cmocka_unit_test(test_controller_counts_the_tokens_of_turns),
+        cmocka_unit_test(test_controller_lets_as_many_run_as_meet_the_target),
         cmocka_unit_test(test_controller_refuses_what_cannot_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

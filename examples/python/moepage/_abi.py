@@ -788,6 +788,8 @@ class moepage_controller_config(Structure):
         ("theta_permille", c_uint32),
         ("max_samples", c_uint32),
         ("admission", c_uint32),
+        ("target_ttft_ns", c_uint64),
+        ("target_tpot_ns", c_uint64),
     ]
 
 
@@ -837,6 +839,8 @@ class moepage_controller_info(Structure):
         ("needed_experts", c_uint64),
         ("cap_slots", c_uint64),
         ("recalls", c_uint64),
+        ("predicted_ttft_ns", c_double),
+        ("predicted_tpot_ns", c_double),
     ]
 
 

@@ -326,6 +326,8 @@ class ControllerInfo(Info):
     needed_experts: int
     cap_slots: int
     recalls: int
+    predicted_ttft_ns: float
+    predicted_tpot_ns: float
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ class Controller(Handle):
     `mode` is "mv_wsa", "dual_resize", "planner", "observe", "fixed" or "flux"; `kv_miss` says
     what the host does about KV that is not on the device: "swap" or "recompute". The rest is as
     moepage_controller_config in moepage.h; 0 = the default. With `admission` it also decides how
-    many sequences run at once, which KVPool.admit heeds.
+    many sequences run at once, which KVPool.admit heeds, and may have targets of times.
 
     Call `tick` between steps, one thread at a time.
     """
@@ -31,7 +31,8 @@ class Controller(Handle):
                  context_tokens: int = 0, concurrency: int = 0, expert_percent: int = 0,
                  decay_permille: int = 0, gate_permille: int = 0, rate_permille: int = 0,
                  dead_zone: int = 0, headroom_permille: int = 0, theta_permille: int = 0,
-                 max_samples: int = 0, admission: bool = False) -> None:
+                 max_samples: int = 0, admission: bool = False, target_ttft_ns: int = 0,
+                 target_tpot_ns: int = 0) -> None:
         if not isinstance(experts, ExpertPool):
             raise TypeError("an ExpertPool is needed, not %s" % type(experts).__name__)
         config = make(_abi.moepage_controller_config, mode=choose(Control, mode, "mode"),
@@ -41,7 +42,8 @@ class Controller(Handle):
                       gate_permille=gate_permille, rate_permille=rate_permille,
                       dead_zone=dead_zone, headroom_permille=headroom_permille,
                       theta_permille=theta_permille, max_samples=max_samples,
-                      admission=int(admission))
+                      admission=int(admission), target_ttft_ns=target_ttft_ns,
+                      target_tpot_ns=target_tpot_ns)
         parents = tuple(each for each in (experts, kv) if each is not None)
         lib = library_of(*parents)
         states = [each._state for each in parents]

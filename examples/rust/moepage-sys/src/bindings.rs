@@ -911,8 +911,10 @@ pub struct moepage_controller_config {
     pub theta_permille: u32,
     pub max_samples: u32,
     pub admission: u32,
+    pub target_ttft_ns: u64,
+    pub target_tpot_ns: u64,
 }
-plain!(moepage_controller_config, 64, struct_size);
+plain!(moepage_controller_config, 80, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -962,8 +964,10 @@ pub struct moepage_controller_info {
     pub needed_experts: u64,
     pub cap_slots: u64,
     pub recalls: u64,
+    pub predicted_ttft_ns: f64,
+    pub predicted_tpot_ns: f64,
 }
-plain!(moepage_controller_info, 208, struct_size);
+plain!(moepage_controller_info, 224, struct_size);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

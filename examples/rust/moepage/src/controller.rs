@@ -79,6 +79,10 @@ pub struct ControllerConfig {
     pub expert_percent: u32,
     /// It also decides how many sequences run at once, which [`KvPool::admit`](crate::KvPool::admit) heeds.
     pub admission: bool,
+    /// With `admission`: of the mean time to the first token, in ns; 0 = none.
+    pub target_ttft_ns: u64,
+    /// And of the time between a sequence's tokens.
+    pub target_tpot_ns: u64,
     /// What a burst counts one burst later; 0 = 700.
     pub decay_permille: u32,
     /// Least predicted gain; 0 = 20.
@@ -105,6 +109,8 @@ impl ControllerConfig {
             concurrency: self.concurrency,
             expert_percent: self.expert_percent,
             admission: u32::from(self.admission),
+            target_ttft_ns: self.target_ttft_ns,
+            target_tpot_ns: self.target_tpot_ns,
             decay_permille: self.decay_permille,
             gate_permille: self.gate_permille,
             rate_permille: self.rate_permille,

@@ -87,7 +87,8 @@ pub fn structs(tell: &mut dyn FnMut(String)) {
     fields!(tell, moepage_predictor_info, struct_size, distance, name, bytes, iterations, asked);
     fields!(tell, moepage_controller_config, struct_size, mode, burst_steps, kv_miss,
         context_tokens, concurrency, expert_percent, decay_permille, gate_permille, rate_permille,
-        dead_zone, headroom_permille, theta_permille, max_samples, admission);
+        dead_zone, headroom_permille, theta_permille, max_samples, admission, target_ttft_ns,
+        target_tpot_ns);
     fields!(tell, moepage_controller_report, struct_size, outcome, expert_slots, kv_blocks,
         target_slots, target_blocks, compressed_experts, target_compressed, target_running,
         reserved);
@@ -95,7 +96,8 @@ pub fn structs(tell: &mut dyn FnMut(String)) {
         floor_blocks, peak_blocks, expert_accesses, expert_first, kv_accesses, kv_first,
         expert_miss_ns, kv_miss_ns, recompute_ns, layer_compute_ns, predicted_now_ns,
         predicted_best_ns, rho, alpha, target_tokens_per_s, target_running, reserved, users,
-        sized_users, largest_user_experts, needed_experts, cap_slots, recalls);
+        sized_users, largest_user_experts, needed_experts, cap_slots, recalls, predicted_ttft_ns,
+        predicted_tpot_ns);
     fields!(tell, moepage_paged_config, struct_size, buffers, bus_form, compressed_experts,
         staging_experts, reserved, host_tier_bytes);
     fields!(tell, moepage_paged_tensor, struct_size, role, dtype, rank, shape, base, expert_stride,
