@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "common/fail.h"
-#include "sim/arms.h"
+#include "sim/study_arms.h"
 #include "sim/study_bench.h"
 
 #define OUTPUT_TOKENS 64u
@@ -43,9 +43,8 @@ static int serve(const sim_serve_config *config, uint64_t ttft_ns, uint64_t tpot
     own.target_tpot_ns = tpot_ns;
     int code = sim_split_run(&own, &split, run);
     const sim_result *r = &run->result;
-    const bool all = run->feasible && r->starts && !r->refused;
     *out = (served){NAN, NAN, NAN, NAN};
-    if (!code && all)
+    if (!code && sim_study_arm_serves(&own, run))
         *out = (served){.ttft_ns = r->ttft_ns.mean,
                         .token_ns = r->token_ns.mean,
                         .job_ns = r->job_ns.mean,
@@ -131,9 +130,8 @@ int sim_study_targets(bool brief, uint64_t seed, sim_findings *out)
             "mean, exponential",
             (unsigned)seed, OUTPUT_TOKENS);
     sim_set(out,
-            "Poisson arrivals, %u jobs, of which the first %u do not count; first tokens at 0.7 of "
-            "what is "
-            "served with all there at once, others at 0.9",
+            "Poisson arrivals, %u jobs, of which the first %u do not count; load: 0.7 for first "
+            "tokens and 0.9 between tokens, of what is served with all there at once",
             JOBS, WARM_JOBS);
     for (size_t i = 0; i < (brief ? 1 : COUNT(scenarios)) && !code; i++) {
         const scenario *s = &scenarios[i];

@@ -127,7 +127,7 @@ static mixed_steps find_mixed(const mp_turn *turn)
 /* Finds what prefill adds to a decoded token: what the steps that it is in take more than decode alone does, by the tokens
  * of prompts in them. */
 static other_costs prefill_ns(const mp_turn_costs *costs, const known_levels *known,
-                              const mp_split *split)
+                              const mixed_steps *mixed, const mp_split *split)
 {
     const mp_turn *turn = costs->turn;
     const mp_turn_level *other = &turn->levels[0];
@@ -135,12 +135,8 @@ static other_costs prefill_ns(const mp_turn_costs *costs, const known_levels *kn
     const double had_ns = other->busy_ns + other->stall_ns;
     if (!is_known(other) || !(had_ns > 0) || !(turn->prompts > 0) || !(turn->tokens > 0))
         return (other_costs){0};
-    const mixed_steps mixed = find_mixed(turn);
-    const double experts = experts_with(costs, split, fmax(mixed.decodes, 1));
-    double decoding_ns = 0;
-    if (mixed.steps > 0)
-        decoding_ns =
-            fmin(mixed.decodes, 1) * mixed.steps * time_at(costs, known, mixed.decodes, experts);
+    const double experts = experts_with(costs, split, fmax(mixed->decodes, 1));
+    const double decoding_ns = mixed->steps * time_at(costs, known, mixed->decodes, experts);
     const double all_ns = step_ns(costs, other, experts) * other->steps; /* at those experts */
     const double alone_ns = all_ns * alone->ns / had_ns;
     const double each = turn->prompt_tokens / turn->tokens;
@@ -148,17 +144,17 @@ static other_costs prefill_ns(const mp_turn_costs *costs, const known_levels *kn
     other_costs ns = {mean_ns, mean_ns};
     if (alone->steps >= LEAST_STEPS && alone->prompts >= LEAST_SHARE * turn->prompts)
         ns.single_ns = alone_ns / alone->prompts * each;
-    if (mixed.steps > 0)
-        ns.beside_ns = fmax(all_ns - alone_ns - decoding_ns, 0) / mixed.prompts * each;
+    if (mixed->steps > 0)
+        ns.beside_ns = fmax(all_ns - alone_ns - decoding_ns, 0) / mixed->prompts * each;
     return ns;
 }
 
 static other_costs other_ns(const mp_turn_costs *costs, const known_levels *known,
-                            const mp_split *split)
+                            const mixed_steps *mixed, const mp_split *split)
 {
     const mp_turn *turn = costs->turn;
     const mp_split_costs *misses = costs->misses;
-    other_costs ns = prefill_ns(costs, known, split);
+    other_costs ns = prefill_ns(costs, known, mixed, split);
     double kv_ns = 0;
     if (misses->kv && turn->burst_tokens > 0)
         kv_ns = (mp_split_kv_ns(misses, split->kv) - mp_split_kv_ns(misses, costs->now.kv)) /
@@ -175,24 +171,29 @@ static uint32_t room_for(const mp_turn_costs *costs, uint64_t kv)
     return sequences;
 }
 
+/* Returns the most that admission lets run, and the chain has. */
+static double most_let(const mp_turn_costs *costs)
+{
+    return costs->limit && costs->limit < MP_TURN_JOBS ? costs->limit : MP_TURN_JOBS;
+}
+
 /* Returns the most sequences that KV has room for, that admission lets in, and that come, at least one: where there
  * was room for more than have run at once, more are not to be expected. */
 static uint32_t most_running(const mp_turn_costs *costs, const known_levels *known, uint64_t kv)
 {
-    const double peak = ceil(costs->turn->peak), limit = costs->limit ? costs->limit : MP_TURN_JOBS;
+    const double peak = ceil(costs->turn->peak), limit = most_let(costs);
     const double target = costs->target ? costs->target : MP_TURN_JOBS;
     const bool full = peak >= fmin(room_for(costs, costs->now.kv), fmin(limit, target));
     const double most = fmin(fmin(room_for(costs, kv), limit),
                              full ? fmax(peak, 2 * known->at[known->n - 1]) : peak);
-    return most >= MP_TURN_JOBS ? MP_TURN_JOBS : most >= 1 ? (uint32_t)most : 1;
+    return most >= 1 ? (uint32_t)most : 1;
 }
 
 /* Returns the most sequences that steps have been seen with and admission lets in, or `most` if that is more: the usual
  * room is an estimate, and more than it says may run. */
 static uint32_t most_measured(const mp_turn_costs *costs, const known_levels *known, uint32_t most)
 {
-    const double limit = costs->limit && costs->limit < MP_TURN_JOBS ? costs->limit : MP_TURN_JOBS;
-    const double seen = fmin(round(known->at[known->n - 1]), limit);
+    const double seen = fmin(round(known->at[known->n - 1]), most_let(costs));
     return seen > most ? (uint32_t)seen : most;
 }
 
@@ -200,9 +201,9 @@ static uint32_t most_measured(const mp_turn_costs *costs, const known_levels *kn
 typedef struct rates {
     double token_ns[MP_TURN_JOBS + 1]; /* by sequences that run */
     other_costs other;                 /* of it, what is not decoding */
-    double prompt_steps;               /* beside decoding, for a token of a prompt; 0: not known */
-    uint32_t most;                     /* sequences that may run, */
-    uint32_t best;                     /* and those with which it is least */
+    mixed_steps mixed;
+    uint32_t most; /* sequences that may run, */
+    uint32_t best; /* and those with which it is least */
 } rates;
 
 static double other_with(const rates *at, uint32_t sequences)
@@ -215,9 +216,8 @@ static void find_rates(const mp_turn_costs *costs, const mp_split *split, bool m
 {
     known_levels known;
     find_known(costs->turn, &known);
-    const mixed_steps mixed = find_mixed(costs->turn);
-    out->other = other_ns(costs, &known, split);
-    out->prompt_steps = mixed.steps > 0 ? mixed.steps / mixed.prompts : 0;
+    out->mixed = find_mixed(costs->turn);
+    out->other = other_ns(costs, &known, &out->mixed, split);
     out->most = most_running(costs, &known, split->kv);
     if (measured)
         out->most = most_measured(costs, &known, out->most);
@@ -293,8 +293,9 @@ static prospect look_at(const mp_turn_costs *costs, const rates *at, uint32_t ru
         const double answer = work->decoded / work->turns, prompt = work->prefilled / work->turns;
         const double wait_ns = demand > 0 ? waiting / demand : 0; /* per token */
         p.ttft_ns = answer * (wait_ns + other_ns);
-        if (running > 1) /* the others decode meanwhile */
-            p.ttft_ns += prompt * at->prompt_steps * running * (token_ns - other_ns);
+        if (running > 1 && at->mixed.steps > 0) /* the others decode meanwhile */
+            p.ttft_ns +=
+                prompt * at->mixed.steps / at->mixed.prompts * running * (token_ns - other_ns);
     }
     p.cost = p.jobs + MP_TURN_EXCESS * fmax(excess(p.ttft_ns, costs->ttft_ns),
                                             excess(p.tpot_ns, costs->tpot_ns));

@@ -61,6 +61,17 @@ static void run(bench *b, uint32_t sequences, uint32_t steps, double busy_ns, do
     }
 }
 
+/* What a step takes with each number of sequences. */
+static const double flat_ms[] = {0, 10, 10, 10, 10, 10, 10, 10, 10};
+
+/* Ends a burst of steps with 1 to n sequences, which take ms[1] to ms[n]. */
+static void measure(bench *b, const double *ms, uint32_t n)
+{
+    for (uint32_t r = 1; r <= n; r++)
+        run(b, r, 100, ms[r] * MS, 0, 32, 0);
+    mp_turn_burst(&b->turn, BURST);
+}
+
 /* So many tokens in such a time, and the prompts that go with them. */
 static void set_demand(bench *b, double tokens, double ns)
 {
@@ -113,9 +124,7 @@ static void test_turn_is_that_of_several_servers(void **state)
         open_bench(&b);
         const double offered = 0.7; /* of one server: tokens a step */
         b.costs.now.kv = c;
-        for (uint32_t r = 1; r <= 8; r++)
-            run(&b, r, 100, 10 * MS, 0, 32, 0);
-        mp_turn_burst(&b.turn, BURST);
+        measure(&b, flat_ms, 8);
         set_demand(&b, offered, 10 * MS);
         expect_near(cost(&b, 32, c), jobs_of_servers(c, offered), 1e-9);
         b.costs.limit = 2; /* admission's */
@@ -230,6 +239,7 @@ static double serve(const queue_job *given, const double *speed, uint32_t most)
 }
 
 static const double speed[] = {0, 1, 1.05, 1.08, 1.1};
+static const double speed_ms[] = {0, 10, 20 / 1.05, 30 / 1.08, 40 / 1.1}; /* of a step */
 
 /* Serves turns at a load, in parts of what one serves, with every number that may run: means[1..4] are the mean turns.
  * Returns how many run by the measured times. */
@@ -242,9 +252,7 @@ static uint32_t let_run(enum turns kind, double load, double *means)
     assert_non_null(jobs);
     open_bench(&b);
     b.costs.now.kv = 4;
-    for (uint32_t r = 1; r <= 4; r++)
-        run(&b, r, 100, 10 * MS * r / speed[r], 0, 32, 0);
-    mp_turn_burst(&b.turn, BURST);
+    measure(&b, speed_ms, 4);
     for (uint32_t i = 0; i < QUEUE_JOBS; i++) {
         uint32_t prompt, answer;
         draw_turn(kind, i, &random, &prompt, &answer);
@@ -263,6 +271,15 @@ static uint32_t let_run(enum turns kind, double load, double *means)
     return running ? running : 4;
 }
 
+static void expect_best(enum turns kind, double load, uint32_t running, const double *means,
+                        double within)
+{
+    const double best = fmin(fmin(means[1], means[2]), fmin(means[3], means[4]));
+    if (!(means[running] <= within * best))
+        fail_msg("kind %d, load %g: %u run, %g ms, not %g (%g %g %g %g)", kind, load, running,
+                 means[running], best, means[1], means[2], means[3], means[4]);
+}
+
 /* With turns that are alike fewer run than would serve the most, until the load needs them; with those of which few
  * are long, as many as serve the most. The number is as good as the best in a queue that is served. */
 static void test_turn_lets_run_what_serves_turns_sooner(void **state)
@@ -273,10 +290,7 @@ static void test_turn_lets_run_what_serves_turns_sooner(void **state)
         for (uint32_t l = 0; l < 4; l++) {
             double means[5];
             const uint32_t running = let_run(kind, loads[l], means);
-            const double best = fmin(fmin(means[1], means[2]), fmin(means[3], means[4]));
-            if (!(means[running] <= 1.03 * best))
-                fail_msg("kind %d, load %g: %u run, %g ms, not %g (%g %g %g %g)", kind, loads[l],
-                         running, means[running], best, means[1], means[2], means[3], means[4]);
+            expect_best(kind, loads[l], running, means, 1.03);
             if (kind == ALIKE && loads[l] == 0.5)
                 assert_int_equal(running, 1);
             if (kind == FEW_ARE_LONG)
@@ -291,10 +305,7 @@ static void test_turn_lets_more_run_near_saturation(void **state)
     (void)state;
     for (enum turns kind = ALIKE; kind < KINDS; kind++) {
         const uint32_t running = let_run(kind, 0.9, means);
-        const double best = fmin(fmin(means[1], means[2]), fmin(means[3], means[4]));
-        if (!(means[running] <= 1.05 * best))
-            fail_msg("kind %d: %u run, %g ms (%g %g %g %g)", kind, running, means[running],
-                     means[1], means[2], means[3], means[4]);
+        expect_best(kind, 0.9, running, means, 1.05);
     }
     assert_int_equal(let_run(ALIKE, 0.99, means), 3);
     assert_true(means[3] < 0.1 * means[1] && means[4] < means[3]);
@@ -310,9 +321,7 @@ static void test_turn_lets_the_fewest_of_equals_run(void **state)
         bench b;
         open_bench(&b);
         b.costs.now.kv = 2;
-        for (uint32_t r = 1; r <= 2; r++)
-            run(&b, r, 100, ms[i][r] * MS, 0, 32, 0);
-        mp_turn_burst(&b.turn, BURST);
+        measure(&b, ms[i], 2);
         b.turn.work = (mp_turn_work){.turns = 100, .decoded = 1000, .decoded_squares = 1.9e4};
         set_demand(&b, 0.25, 10 * MS); /* either costs 0.3 to 0.33 jobs */
         assert_int_equal(mp_turn_look(&b.costs).running, i == 0);
@@ -359,9 +368,7 @@ static void test_turn_expects_what_servers_do(void **state)
         open_bench(&b);
         const double offered = 0.7;
         b.costs.now.kv = b.costs.limit = c;
-        for (uint32_t r = 1; r <= 8; r++)
-            run(&b, r, 100, 10 * MS, 0, 32, 0);
-        mp_turn_burst(&b.turn, BURST);
+        measure(&b, flat_ms, 8);
         set_answers(&b, 1);
         set_demand(&b, offered, 10 * MS);
         const mp_turn_outlook look = mp_turn_look(&b.costs);
@@ -381,9 +388,7 @@ static void test_turn_meets_a_target_between_tokens(void **state)
     (void)state;
     open_bench(&b);
     b.costs.now.kv = 4;
-    for (uint32_t r = 1; r <= 4; r++)
-        run(&b, r, 100, ms[r] * MS, 0, 32, 0);
-    mp_turn_burst(&b.turn, BURST);
+    measure(&b, ms, 4);
     set_answers(&b, 1);
     set_demand(&b, 0.5, 10 * MS);
     assert_int_equal(mp_turn_look(&b.costs).running, 0); /* all four serve the most */
@@ -406,9 +411,7 @@ static void test_turn_meets_a_target_of_first_tokens(void **state)
     (void)state;
     open_bench(&b);
     b.costs.now.kv = 4;
-    for (uint32_t r = 1; r <= 4; r++)
-        run(&b, r, 100, 10 * MS * r / speed[r], 0, 32, 0);
-    mp_turn_burst(&b.turn, BURST);
+    measure(&b, speed_ms, 4);
     set_answers(&b, 0);
     set_demand(&b, 0.7, 10 * MS);
     assert_int_equal(mp_turn_look(&b.costs).running, 1);
@@ -590,9 +593,7 @@ static void test_turn_expects_more_only_where_there_was_no_room(void **state)
     bench b;
     (void)state;
     open_bench(&b);
-    for (uint32_t r = 1; r <= 2; r++)
-        run(&b, r, 100, 10 * MS, 0, 32, 0);
-    mp_turn_burst(&b.turn, BURST);
+    measure(&b, flat_ms, 2);
     set_demand(&b, 1, 10 * MS);
     b.costs.now.kv = 3;
     expect_near(cost(&b, 32, 4), jobs_of_servers(2, 1), 1e-9);
@@ -614,9 +615,7 @@ static void test_turn_makes_room_for_the_longest_and_the_usual(void **state)
     bench b;
     (void)state;
     open_bench(&b);
-    for (uint32_t r = 1; r <= 4; r++)
-        run(&b, r, 100, 10 * MS, 0, 32, 0);
-    mp_turn_burst(&b.turn, BURST);
+    measure(&b, flat_ms, 4);
     set_demand(&b, 0.7, 10 * MS);
     b.costs.sequence_units = 3;
     b.costs.spread_units = 2;
