@@ -74,6 +74,7 @@ int sim_study_evictions(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_regimes(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_admission(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_turns(bool brief, uint64_t seed, sim_findings *out);
+int sim_study_turns_seeds(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_targets(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_planner(bool brief, uint64_t seed, sim_findings *out);
 int sim_study_precision(bool brief, uint64_t seed, sim_findings *out);

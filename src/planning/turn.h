@@ -36,8 +36,8 @@
  * measured at follows from the reuse distances in steps with r sequences, a curve for every r: with more experts
  * stalls shrink as misses do, with fewer each miss that is added costs what misses cost. So the policy and regime
  * that run are in the figures, and only differences are predicted. A number that has not run yet is taken to continue
- * the line of the two below it, unless that falls, up to twice the most that have run, if these filled the room that
- * there was: once it runs it is measured.
+ * the line of the two below it, unless that falls or there is but one, up to twice the most that have run, if these
+ * filled the room that there was: once it runs it is measured.
  *
  * turn.c counts; turn_cost.c predicts, and chooses.
  *

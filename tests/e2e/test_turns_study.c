@@ -14,6 +14,16 @@ static void test_turns_study_keeps_up_with_the_oracle(void **state)
     free(found);
 }
 
+/* Over seeds, too. */
+static void test_turns_study_keeps_up_over_seeds(void **state)
+{
+    (void)state;
+    sim_findings *found = findings_of("turns-seeds", NULL, 102);
+    findings_check_claims(found, 2);
+    assert_true(findings_figure(found, "olmoe-1b-7b, 256", "of the best point's, all seeds") > 0);
+    free(found);
+}
+
 /* And times that are promised are kept. */
 static void test_turns_targets_are_met(void **state)
 {
@@ -28,6 +38,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_turns_study_keeps_up_with_the_oracle),
+        cmocka_unit_test(test_turns_study_keeps_up_over_seeds),
         cmocka_unit_test(test_turns_targets_are_met),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
