@@ -1614,7 +1614,8 @@ typedef struct moepage_controller_config {
      * jobs in the system instead of the least time for misses, KV's floor is one longest context, and KV's idle
      * blocks serve experts until sequences need them (lent_blocks of moepage_kv_pool_info). Begin with KV for no more
      * than that context, and give context_tokens if it may come late: what is longer than KV's side never gets in.
-     * Needs a KV pool, and steps that name their sequences. 0: `concurrency` is the host's. Since 0.8. */
+     * Needs a KV pool, and steps that name their sequences; one session should decode all of them, as the numbers that
+     * are measured are those of single steps. 0: `concurrency` is the host's. Since 0.8. */
     uint32_t admission;
     /* Targets in ns, which need `admission` and another mode than PLANNER; 0 = none. Of the mean time to the first
      * token, with what queues wait, from the eighth turn on; and of the time between a sequence's tokens while

@@ -142,6 +142,23 @@ low_floor() {
 }
 check "KV's floor is how far controllers go" low_floor
 
+# What the controller expects is told where it decides how many run.
+expected() {
+    for how in "" --admission; do
+        # shellcheck disable=SC2086
+        "$serve" --poisson 60 --requests 24 --clock virtual --budget 50% --burst 4 --prompt-tokens 40 \
+            --output-tokens 20 --split mv-wsa-online $how --json "$work/expected$how.json" >/dev/null ||
+            return 1
+    done
+    all_are target_running 0 "$work/expected.json" &&
+        [ -n "$(numbers target_running "$work/expected--admission.json")" ] || return 1
+    for key in predicted_ttft_ns predicted_tpot_ns; do
+        all_are $key 0 "$work/expected.json" || return 1
+        [ "$(numbers $key "$work/expected--admission.json")" -gt 0 ] || { echo "no $key"; return 1; }
+    done
+}
+check "admission tells how many should run, and the times that are expected" expected
+
 mooncake() {
     for i in 0 1 2 3 4 5; do
         echo "{\"timestamp\": $((i * 20)), \"input_length\": $((4000 + i * 700))," \
