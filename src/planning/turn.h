@@ -64,7 +64,7 @@ typedef struct mp_turn_sample {
     uint64_t experts; /* units that the split had */
 } mp_turn_sample;
 
-/* Steps of one level; level 0: all that are not decode alone. Sums are decayed. */
+/* Steps of one level; level 0: all that are not decode alone, or name no sequences. Sums are decayed. */
 typedef struct mp_turn_level {
     mp_curve curve; /* over expert units */
     double steps, decodes, busy_ns, stall_ns;
@@ -111,7 +111,7 @@ typedef struct mp_turn_costs {
     mp_split now;                 /* while all this was measured */
     const mp_split_bounds *lends; /* of a KV side whose idle units serve experts, or NULL */
     uint32_t limit;               /* sequences that admission lets run; 0: no limit */
-    uint32_t target;         /* and those that were let run while all this was measured; likewise */
+    uint32_t target;         /* and those that should run, by what was expected last; likewise */
     double ttft_ns, tpot_ns; /* targets; 0: none */
 } mp_turn_costs;
 
