@@ -119,6 +119,9 @@ static void decide_split(struct moepage_controller *controller, const mp_scene *
     if (controller->config.admission) {
         objective = mp_turn_objective(&turns);
         controller->outlook = mp_turn_look(&turns);
+        if (!controller->config.target_tpot_ns) /* which an attempt may exceed */
+            controller->outlook.running =
+                mp_turn_try(&controller->turn, controller->outlook.running);
     }
     mp_mvwsa_burst(&controller->mvwsa, &scene->bounds, &objective, &scene->now,
                    &controller->answer);

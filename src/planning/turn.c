@@ -8,6 +8,9 @@
 #define SLOW 0.95       /* a burst's weight in the demand one burst later: jobs last bursts */
 #define STALE 0.99      /* of a level that has not run */
 #define PEAK 0.98       /* of the most at once, a burst later */
+#define BUSY 0.95       /* of a burst's time in steps */
+#define BUSY_BURSTS 4u  /* before an attempt */
+#define KNOWN_STEPS 64  /* of a number that needs none */
 
 uint64_t mp_turn_bins(uint64_t units)
 {
@@ -48,7 +51,9 @@ void mp_turn_step(mp_turn *turn, const mp_turn_sample *step)
     level->busy_ns += step->busy_ns;
     level->stall_ns += step->stall_ns;
     level->units += (double)step->experts;
+    level->seen += 1;
     level->recent++;
+    turn->recent_ns += ns;
     if (!step->alone)
         see_prefill(turn, step);
     turn->recent_tokens += step->decodes;
@@ -88,6 +93,7 @@ static void decay_level(mp_turn_level *level, double factor)
     level->busy_ns *= factor;
     level->stall_ns *= factor;
     level->units *= factor;
+    level->seen *= STALE;
     level->recent = 0;
 }
 
@@ -99,8 +105,29 @@ static void decay_prefill(mp_turn *turn, double factor)
     turn->prefill_alone.ns *= factor;
 }
 
+static uint32_t usual_of(const mp_turn *turn)
+{
+    uint64_t all = 0, above = 0;
+    uint32_t l = MP_LEVELS - 1;
+    for (uint32_t i = 1; i < MP_LEVELS; i++)
+        all += turn->levels[i].recent;
+    if (!all)
+        return 0;
+    while ((above += turn->levels[l].recent) * 2 < all)
+        l--;
+    return mp_level_most(l);
+}
+
+static bool was_busy(const mp_turn *turn)
+{
+    return turn->recent_ns >= BUSY * (double)(turn->ended_ns - turn->began_ns);
+}
+
 void mp_turn_burst(mp_turn *turn, uint32_t steps)
 {
+    turn->usual = usual_of(turn);
+    turn->busy_bursts = was_busy(turn) ? turn->busy_bursts + 1 : 0;
+    turn->recent_ns = 0;
     decay_prefill(turn, left(&turn->levels[0], turn->decay, steps));
     turn->tokens = turn->tokens * SLOW + turn->recent_tokens;
     turn->prompt_tokens = turn->prompt_tokens * SLOW + (double)turn->recent_prompts;
@@ -115,4 +142,11 @@ void mp_turn_burst(mp_turn *turn, uint32_t steps)
     turn->recent_peak = 0;
     for (uint32_t l = 0; l < MP_LEVELS; l++)
         decay_level(&turn->levels[l], left(&turn->levels[l], turn->decay, steps));
+}
+
+uint32_t mp_turn_try(const mp_turn *turn, uint32_t running)
+{
+    if (!running || turn->usual < running || turn->busy_bursts < BUSY_BURSTS)
+        return running;
+    return running + (turn->levels[mp_level_of(running + 1)].seen < KNOWN_STEPS);
 }

@@ -39,6 +39,10 @@
  * the line of the two below it, unless that falls or there is but one, up to twice the most that have run, if these
  * filled the room that there was: once it runs it is measured.
  *
+ * Few steps may have been unlike others, as the first after a prompt are, and what R is kept from is not measured
+ * again. So where R have run and the machine has been busy for four bursts, R + 1 run for one if they are known by fewer
+ * than 64 steps: with a queue that does not end an error costs most, and an attempt least.
+ *
  * turn.c counts; turn_cost.c predicts, and chooses.
  *
  * Pure: numbers in, numbers out, in memory of the caller's. */
@@ -69,6 +73,7 @@ typedef struct mp_turn_level {
     mp_curve curve; /* over expert units */
     double steps, decodes, busy_ns, stall_ns;
     double units;    /* expert units that the split had, summed over steps */
+    double seen;     /* steps, forgotten only as those of a level that has not run are */
     uint32_t recent; /* steps of this burst */
 } mp_turn_level;
 
@@ -98,6 +103,9 @@ typedef struct mp_turn {
     uint64_t ended_ns;       /* the last step */
     uint32_t recent_tokens;  /* of this burst, decoded */
     uint64_t recent_prompts; /* and of prompts */
+    double recent_ns;        /* in steps */
+    uint32_t usual; /* sequences: at least half of the last burst's decode steps had as many */
+    uint32_t busy_bursts; /* in a row, up to the last one */
 } mp_turn;
 
 /* What the costs depend on besides the split. */
@@ -144,6 +152,10 @@ mp_turn_outlook mp_turn_look(const mp_turn_costs *costs);
  * equals the one with more experts. Returns false if no split is feasible. */
 bool mp_turn_configure(const mp_turn_costs *costs, const mp_split_bounds *bounds, uint32_t grid,
                        mp_split *out);
+
+/* Returns how many should run in the next burst where `running` should (0: as many as may): as many, or one more for an
+ * attempt. */
+uint32_t mp_turn_try(const mp_turn *turn, uint32_t running);
 
 /* Returns that as an objective, without samples while no decode steps are known; `costs` must outlive it. */
 mp_split_objective mp_turn_objective(const mp_turn_costs *costs);

@@ -796,6 +796,39 @@ static void test_turn_remembers_what_runs_seldom(void **state)
     free(b.bins);
 }
 
+/* Runs steps of 10 ms with so many sequences, and ends the burst. */
+static uint32_t try_after(bench *b, uint32_t sequences, uint32_t steps, double idle_ns,
+                          uint32_t running)
+{
+    run(b, sequences, steps, 10 * MS, 0, 32, idle_ns);
+    mp_turn_burst(&b->turn, BURST);
+    return mp_turn_try(&b->turn, running);
+}
+
+/* One more runs for a burst where the machine has been busy for four, until it is known by 64 steps. */
+static void test_turn_tries_one_more_where_it_is_busy(void **state)
+{
+    bench b;
+    uint32_t bursts = 0;
+    (void)state;
+    open_bench(&b);
+    run(&b, 2, 26, 30 * MS, 0, 32, 0);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(try_after(&b, 1, BURST, 0, 1), 1);
+    assert_int_equal(try_after(&b, 1, BURST, 0, 1), 2);
+    assert_int_equal(try_after(&b, 1, BURST, 0, 0), 0);      /* as many as may */
+    assert_int_equal(try_after(&b, 1, BURST, 0, 2), 2);      /* who are not there */
+    assert_int_equal(try_after(&b, 1, BURST, 2 * MS, 1), 1); /* nor waits anyone */
+    for (uint32_t i = 0; i < 4; i++)
+        try_after(&b, 1, BURST, 0, 1);
+    assert_int_equal(try_after(&b, 2, 38, 0, 1), 2);
+    assert_int_equal(try_after(&b, 2, 38, 0, 1), 1);
+    while (try_after(&b, 1, BURST, 0, 1) == 1) /* and it is forgotten */
+        bursts++;
+    assert_in_range(bursts, 10, 60);
+    free(b.bins);
+}
+
 static void test_turn_knows_nothing_at_first(void **state)
 {
     bench b;
@@ -893,6 +926,7 @@ int main(void)
         cmocka_unit_test(test_turn_prices_prefill_at_the_experts_that_are_there),
         cmocka_unit_test(test_turn_counts_kv_misses),
         cmocka_unit_test(test_turn_remembers_what_runs_seldom),
+        cmocka_unit_test(test_turn_tries_one_more_where_it_is_busy),
         cmocka_unit_test(test_turn_knows_nothing_at_first),
         cmocka_unit_test(test_turn_finds_the_least_of_all_splits),
         cmocka_unit_test(test_turn_finds_nothing_where_nothing_fits),
