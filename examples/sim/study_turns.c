@@ -68,20 +68,17 @@ static int run_ours(const sim_serve_config *config, sim_arm_run *out)
     return sim_split_run(&own, &split, out);
 }
 
-static bool is_served(const sim_arm_run *run)
-{
-    return run->feasible && run->result.starts && !run->result.refused;
-}
-
 /* The mean time of the jobs that count, in seconds; infinite if some could not be served. */
-static double turn_s(const sim_arm_run *run)
+static double turn_s(const sim_serve_config *config, const sim_arm_run *run)
 {
-    return is_served(run) ? run->result.job_ns.mean / 1e9 : INFINITY;
+    return sim_study_arm_serves(config, run) ? run->result.job_ns.mean / 1e9 : INFINITY;
 }
 
-static double jobs_per_s(const sim_arm_run *run)
+static double jobs_per_s(const sim_serve_config *config, const sim_arm_run *run)
 {
-    return is_served(run) ? run->result.jobs / ((double)run->result.wall_ns / 1e9) : 0;
+    return sim_study_arm_serves(config, run)
+               ? run->result.jobs / ((double)run->result.wall_ns / 1e9)
+               : 0;
 }
 
 /* ---- The grid ---------------------------------------------------------------------------- */
@@ -95,7 +92,8 @@ typedef struct best {
 /* Serves every point; `most`: the largest value wins, else the smallest. `sums`, unless NULL: each point's value is
  * added to its own. Fails if no point serves all jobs. */
 static int search(const sim_serve_config *config, const grid *points,
-                  double (*value)(const sim_arm_run *), bool most, best *out, double *sums)
+                  double (*value)(const sim_serve_config *, const sim_arm_run *), bool most,
+                  best *out, double *sums)
 {
     sim_arm_run *run = calloc(1, sizeof *run);
     int code = run ? RUN_OK : fail_memory();
@@ -106,7 +104,7 @@ static int search(const sim_serve_config *config, const grid *points,
             for (size_t g = points->regime; g < COUNT(regimes) && !code; g++) {
                 *run = (sim_arm_run){0};
                 code = run_static(config, running[r], fractions[f], regimes[g], run);
-                double v = code ? NAN : value(run);
+                double v = code ? NAN : value(config, run);
                 if (sums)
                     sums[n++] += v;
                 if (!code && (most ? v > out->value : v < out->value))
@@ -160,7 +158,7 @@ static int serve_both(const sim_bench *bench, uint32_t prompt, double rate, cons
         code = search(&config, points, turn_s, false, oracle, sums);
     if (!code)
         code = run_ours(&config, run);
-    *ours = code ? NAN : turn_s(run);
+    *ours = code ? NAN : turn_s(&config, run);
     if (run)
         sim_arm_run_free(run);
     free(run);

@@ -5,33 +5,33 @@
 #include "findings.h"
 #include "testing.h"
 
+/* Both claims hold, and there is such a figure. */
+static void check_study(const char *study, uint64_t seed, const char *where, const char *figure)
+{
+    sim_findings *found = findings_of(study, NULL, seed);
+    findings_check_claims(found, 2);
+    assert_true(findings_figure(found, where, figure) > 0);
+    free(found);
+}
+
 static void test_turns_study_keeps_up_with_the_oracle(void **state)
 {
     (void)state;
-    sim_findings *found = findings_of("turns", NULL, 101);
-    findings_check_claims(found, 2);
-    assert_true(findings_figure(found, "olmoe-1b-7b, 256, load 0.90", "ours, mean s a job") > 0);
-    free(found);
+    check_study("turns", 101, "olmoe-1b-7b, 256, load 0.90", "ours, mean s a job");
 }
 
 /* Over seeds, too. */
 static void test_turns_study_keeps_up_over_seeds(void **state)
 {
     (void)state;
-    sim_findings *found = findings_of("turns-seeds", NULL, 102);
-    findings_check_claims(found, 2);
-    assert_true(findings_figure(found, "olmoe-1b-7b, 256", "of the best point's, all seeds") > 0);
-    free(found);
+    check_study("turns-seeds", 102, "olmoe-1b-7b, 256", "of the best point's, all seeds");
 }
 
 /* And times that are promised are kept. */
 static void test_turns_targets_are_met(void **state)
 {
     (void)state;
-    sim_findings *found = findings_of("targets", NULL, 101);
-    findings_check_claims(found, 2);
-    assert_true(findings_figure(found, "deepseek-v2-lite, 2048, no target", "ms a token") > 0);
-    free(found);
+    check_study("targets", 101, "deepseek-v2-lite, 2048, no target", "ms a token");
 }
 
 int main(void)
