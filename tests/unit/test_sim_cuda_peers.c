@@ -12,6 +12,7 @@
 typedef struct mp_gpu_poke_args {
     uint64_t at; /* address of a uint32_t */
     uint32_t value;
+    uint32_t unused; /* no padding: whatever was in it might look like an address to the driver */
 } mp_gpu_poke_args;
 
 typedef struct mp_gpu_poke_shared {
