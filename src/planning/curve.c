@@ -27,12 +27,19 @@ void mp_curve_init(mp_curve *curve, double *bins, uint64_t most, uint32_t max_bi
         bins[i] = 0;
 }
 
+void mp_curve_keep_sums(mp_curve *curve, double *sums)
+{
+    curve->sums = sums;
+    curve->summed = false;
+}
+
 void mp_curve_add(mp_curve *curve, uint64_t distance, double weight)
 {
     assert(weight >= 0);
     const uint64_t bin = distance / curve->width;
     curve->bins[bin < curve->n_bins ? bin : curve->n_bins] += weight;
     curve->warm += weight;
+    curve->summed = false;
     curve->accesses = curve->warm + curve->first;
 }
 
@@ -47,6 +54,8 @@ void mp_curve_add_first(mp_curve *curve, double weight)
 static double sum_from(const mp_curve *curve, uint32_t from)
 {
     double sum = 0;
+    if (curve->summed)
+        return curve->sums[from];
     for (uint32_t i = curve->n_bins + 1; i > from; i--)
         sum += curve->bins[i - 1];
     return sum;
@@ -63,9 +72,14 @@ static double decayed(double value, double factor)
 void mp_curve_decay(mp_curve *curve, double factor)
 {
     assert(factor >= 0 && factor <= 1);
-    for (uint32_t i = 0; i <= curve->n_bins; i++)
+    curve->warm = 0;
+    for (uint32_t i = curve->n_bins + 1; i-- > 0;) {
         curve->bins[i] = decayed(curve->bins[i], factor);
-    curve->warm = sum_from(curve, 0);
+        curve->warm += curve->bins[i];
+        if (curve->sums)
+            curve->sums[i] = curve->warm;
+    }
+    curve->summed = curve->sums != NULL;
     curve->first = decayed(curve->first, factor);
     curve->accesses = curve->warm + curve->first;
 }

@@ -9,10 +9,13 @@
 #ifndef MP_PLANNING_CURVE_H
 #define MP_PLANNING_CURVE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct mp_curve {
     double *bins; /* [n_bins + 1] accesses by distance / width; the last: all larger distances */
+    double *sums; /* [n_bins + 1] a bin and all beyond it, while `summed`; NULL: not kept */
+    bool summed;
     uint32_t n_bins;
     uint64_t width;
     double warm;     /* sum of bins */
@@ -24,6 +27,9 @@ typedef struct mp_curve {
  * mp_curve_bins(most, max_bins) doubles. */
 uint32_t mp_curve_bins(uint64_t most, uint32_t max_bins);
 void mp_curve_init(mp_curve *curve, double *bins, uint64_t most, uint32_t max_bins);
+/* Keeps sums in memory of the caller's, as large as that of bins: from a decay until something is added misses take
+ * constant time, and are the same to the bit. */
+void mp_curve_keep_sums(mp_curve *curve, double *sums);
 
 void mp_curve_add(mp_curve *curve, uint64_t distance, double weight);
 void mp_curve_add_first(mp_curve *curve, double weight);

@@ -14,7 +14,7 @@
 
 uint64_t mp_turn_bins(uint64_t units)
 {
-    return (uint64_t)MP_LEVELS * mp_curve_bins(units, MP_TURN_BINS);
+    return 2ull * MP_LEVELS * mp_curve_bins(units, MP_TURN_BINS);
 }
 
 void mp_turn_init(mp_turn *turn, double *bins, uint64_t units, double decay)
@@ -22,8 +22,11 @@ void mp_turn_init(mp_turn *turn, double *bins, uint64_t units, double decay)
     const uint32_t each = mp_curve_bins(units, MP_TURN_BINS);
     memset(turn, 0, sizeof *turn);
     turn->decay = decay;
-    for (uint32_t l = 0; l < MP_LEVELS; l++)
-        mp_curve_init(&turn->levels[l].curve, bins + (size_t)l * each, units, MP_TURN_BINS);
+    for (uint32_t l = 0; l < MP_LEVELS; l++) {
+        double *own = bins + (size_t)2 * l * each;
+        mp_curve_init(&turn->levels[l].curve, own, units, MP_TURN_BINS);
+        mp_curve_keep_sums(&turn->levels[l].curve, own + each);
+    }
 }
 
 void mp_turn_use(mp_turn *turn, uint32_t sequences, uint64_t distance, double weight)

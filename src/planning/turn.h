@@ -130,7 +130,7 @@ typedef struct mp_turn_outlook {
     double tpot_ns;   /* while so many run */
 } mp_turn_outlook;
 
-/* Returns the bins, all levels' together, for `units` expert units. */
+/* Returns the bins, and their sums, all levels' together, for `units` expert units. */
 uint64_t mp_turn_bins(uint64_t units);
 /* `decay`: weight of a burst's steps one burst later, 0..1; `bins`: mp_turn_bins doubles, the caller's. */
 void mp_turn_init(mp_turn *turn, double *bins, uint64_t units, double decay);

@@ -153,6 +153,35 @@ static void test_curve_never_increases_with_capacity(void **state)
     }
 }
 
+/* Sums that are kept are those that are computed, to the bit: after a decay, and after what is added then. */
+static void test_curve_keeps_sums(void **state)
+{
+    (void)state;
+    uint64_t random = 11;
+    mp_curve plain = curve_open(300, 70), kept = curve_open(300, 70);
+    double *sums = malloc((kept.n_bins + 1) * sizeof *sums);
+    assert_non_null(sums);
+    mp_curve_keep_sums(&kept, sums);
+    for (int i = 0; i < 600; i++) {
+        const double weight = (1 + bank_below(&random, 1000)) / 3.0;
+        const uint64_t distance = bank_below(&random, 400);
+        if (i % 3 == 0) {
+            mp_curve_decay(&plain, 0.9);
+            mp_curve_decay(&kept, 0.9);
+        } else {
+            mp_curve_add(&plain, distance, weight);
+            mp_curve_add(&kept, distance, weight);
+        }
+        assert_true(kept.summed == (i % 3 == 0));
+        assert_true(kept.warm == plain.warm);
+        for (double c = 0; c < 310; c += 1.5)
+            assert_true(mp_curve_misses(&kept, c) == mp_curve_misses(&plain, c));
+    }
+    free(plain.bins);
+    free(kept.bins);
+    free(sums);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -163,6 +192,7 @@ int main(void)
         cmocka_unit_test(test_curve_decays_geometrically),
         cmocka_unit_test(test_curve_decays_to_nothing_and_not_to_subnormals),
         cmocka_unit_test(test_curve_never_increases_with_capacity),
+        cmocka_unit_test(test_curve_keeps_sums),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
