@@ -8,6 +8,7 @@
 #define SLOW 0.95       /* a burst's weight in the demand one burst later: jobs last bursts */
 #define STALE 0.99      /* of a level that has not run */
 #define PEAK 0.98       /* of the most at once, a burst later */
+#define LONGEST 32.0    /* that a burst counts as, in its steps' time: a night without work */
 #define BUSY 0.95       /* of a burst's time in steps */
 #define BUSY_BURSTS 4u  /* before an attempt */
 #define KNOWN_STEPS 64  /* of a number that needs none */
@@ -121,24 +122,22 @@ static uint32_t usual_of(const mp_turn *turn)
     return mp_level_most(l);
 }
 
-static bool was_busy(const mp_turn *turn)
+static double lasted_ns(const mp_turn *turn)
 {
-    return turn->recent_ns >= BUSY * (double)(turn->ended_ns - turn->began_ns);
+    return turn->ended_ns > turn->began_ns ? (double)(turn->ended_ns - turn->began_ns) : 0;
 }
 
 void mp_turn_burst(mp_turn *turn, uint32_t steps)
 {
     turn->usual = usual_of(turn);
-    turn->busy_bursts = was_busy(turn) ? turn->busy_bursts + 1 : 0;
-    turn->recent_ns = 0;
+    turn->busy_bursts = turn->recent_ns >= BUSY * lasted_ns(turn) ? turn->busy_bursts + 1 : 0;
     decay_prefill(turn, left(&turn->levels[0], turn->decay, steps));
     turn->tokens = turn->tokens * SLOW + turn->recent_tokens;
     turn->prompt_tokens = turn->prompt_tokens * SLOW + (double)turn->recent_prompts;
     turn->burst_tokens = turn->burst_tokens * turn->decay + turn->recent_tokens;
-    turn->elapsed_ns *= SLOW;
-    if (turn->ended_ns > turn->began_ns)
-        turn->elapsed_ns += (double)(turn->ended_ns - turn->began_ns);
+    turn->elapsed_ns = turn->elapsed_ns * SLOW + fmin(lasted_ns(turn), LONGEST * turn->recent_ns);
     turn->began_ns = turn->ended_ns;
+    turn->recent_ns = 0;
     turn->recent_tokens = 0;
     turn->recent_prompts = 0;
     turn->peak = fmax(turn->peak * PEAK, turn->recent_peak);

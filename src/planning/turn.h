@@ -26,9 +26,10 @@
  * R is the number of least cost, or a smaller one that costs 3 % more at most and serves 5 % less at most; none is
  * larger than that of the highest d. Beside the R(n) of the present split all numbers that have run are tried: usual
  * room is an estimate. The demand is what was decoded over the time it took, but no more than 0.8 of what the present
- * split serves. cv is the coefficient of variation of a turn's work, from the tokens of turns that have ended, and o
- * their mean; both count from the eighth turn on. With R = 1 this is Pollaczek's and Khinchine's formula. Of turns
- * that are alike fewer may so run than serve the most: those that began are ready before others begin.
+ * split serves. In it a burst with an idle night counts as 32 times its steps' time. cv is the coefficient of variation
+ * of a turn's work, from the tokens of turns that have ended, and o their mean; both count from the eighth turn on. With
+ * R = 1 this is Pollaczek's and Khinchine's formula. Of turns that are alike fewer may so run than serve the most: those
+ * that began are ready before others begin.
  *
  * computing and stalls are measured, for every r that has run. Prefill is what steps that are not decode alone take
  * beyond t(r), r sequences having decoded in them on average. Beside decoding a token of a prompt may cost more:

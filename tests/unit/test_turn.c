@@ -829,6 +829,30 @@ static void test_turn_tries_one_more_where_it_is_busy(void **state)
     free(b.bins);
 }
 
+/* An hour without work is forgotten as a burst is. */
+static void test_turn_forgets_an_idle_hour(void **state)
+{
+    bench b;
+    double before = 0;
+    (void)state;
+    open_bench(&b);
+    for (uint32_t i = 0; i < 200; i++) {
+        run(&b, 1, BURST, 10 * MS, 0, 32, 10 * MS);
+        mp_turn_burst(&b.turn, BURST);
+    }
+    before = cost(&b, 32, 1);
+    expect_near(before, 1, 0.05); /* a load of a half */
+    b.now_ns += 3600000 * (uint64_t)MS;
+    for (uint32_t i = 0; i < 40; i++) {
+        run(&b, 1, BURST, 10 * MS, 0, 32, 10 * MS);
+        mp_turn_burst(&b.turn, BURST);
+        if (i == 0)
+            assert_true(cost(&b, 32, 1) > before / 3);
+    }
+    expect_near(cost(&b, 32, 1), before, 0.2);
+    free(b.bins);
+}
+
 static void test_turn_knows_nothing_at_first(void **state)
 {
     bench b;
@@ -927,6 +951,7 @@ int main(void)
         cmocka_unit_test(test_turn_counts_kv_misses),
         cmocka_unit_test(test_turn_remembers_what_runs_seldom),
         cmocka_unit_test(test_turn_tries_one_more_where_it_is_busy),
+        cmocka_unit_test(test_turn_forgets_an_idle_hour),
         cmocka_unit_test(test_turn_knows_nothing_at_first),
         cmocka_unit_test(test_turn_finds_the_least_of_all_splits),
         cmocka_unit_test(test_turn_finds_nothing_where_nothing_fits),
