@@ -6,6 +6,7 @@
 
 #include "controllers/controller.h"
 #include "kv/kv_loan.h"
+#include "planning/counts.h"
 #include "split/split.h"
 
 void mp_controller_offer(struct moepage_controller *controller, const mp_scene *scene)
@@ -25,11 +26,6 @@ static bool keep(const struct moepage_controller *controller, const mp_scene *sc
     return mp_split_with_experts(&bounds, UINT64_MAX, out);
 }
 
-static uint64_t distance(uint64_t a, uint64_t b)
-{
-    return a > b ? a - b : b - a;
-}
-
 void mp_controller_lend(struct moepage_controller *controller, const mp_scene *scene,
                         mp_move *split)
 {
@@ -44,7 +40,7 @@ void mp_controller_lend(struct moepage_controller *controller, const mp_scene *s
         return;
     const bool fits = scene->here.blocks <= split->blocks;
     *split = scene->here;
-    if (!fits || distance(kept.experts, here) >= controller->mvwsa.config.dead_zone)
+    if (!fits || mp_apart(kept.experts, here) >= controller->mvwsa.config.dead_zone)
         *split = mp_controller_in_slots(controller, scene, &kept);
 }
 

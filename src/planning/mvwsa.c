@@ -1,27 +1,19 @@
 /* MV-WSA's online law: the predicted optimum, and whether and how far to move towards it now. */
 #include "planning/mvwsa.h"
 
+#include "planning/counts.h"
+
 /* A gain below this fraction of the cost is a rounding error. */
 #define ROUNDING 1e-9
-
-static uint64_t most(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
 
 void mp_mvwsa_defaults(uint64_t max_experts, mp_mvwsa_config *config)
 {
     *config = (mp_mvwsa_config){
         .decay = 0.7,
         .gate = 0.02,
-        .min_samples = 2.0 * (double)most(max_experts, 32),
-        .rate_limit = most(max_experts / 4, 1),
-        .dead_zone = most(max_experts / 64, 1),
+        .min_samples = 2.0 * (double)mp_most(max_experts, 32),
+        .rate_limit = mp_most(max_experts / 4, 1),
+        .dead_zone = mp_most(max_experts / 64, 1),
         .grid = 64,
         .patience = 2,
     };
@@ -30,13 +22,8 @@ void mp_mvwsa_defaults(uint64_t max_experts, mp_mvwsa_config *config)
 void mp_mvwsa_init(mp_mvwsa *mvwsa, const mp_mvwsa_config *config)
 {
     *mvwsa = (mp_mvwsa){.config = *config};
-    mvwsa->config.rate_limit = most(config->rate_limit, 1);
-    mvwsa->config.dead_zone = least(config->dead_zone, mvwsa->config.rate_limit);
-}
-
-static uint64_t distance(const mp_split *a, const mp_split *b)
-{
-    return a->experts > b->experts ? a->experts - b->experts : b->experts - a->experts;
+    mvwsa->config.rate_limit = mp_most(config->rate_limit, 1);
+    mvwsa->config.dead_zone = mp_least(config->dead_zone, mvwsa->config.rate_limit);
 }
 
 static bool is_urgent(const mp_mvwsa_config *config, const mp_mvwsa_answer *answer)
@@ -75,8 +62,9 @@ static mp_mvwsa_why judge(const mp_mvwsa_config *config, const mp_split_bounds *
     answer->cost_best = objective->cost(objective->of, &answer->target);
     if (!clears_gate(config, answer))
         return MP_MVWSA_GATE;
-    return distance(now, &answer->target) < most(config->dead_zone, 1) ? MP_MVWSA_DEAD_ZONE
-                                                                       : MP_MVWSA_MOVE;
+    return mp_apart(now->experts, answer->target.experts) < mp_most(config->dead_zone, 1)
+               ? MP_MVWSA_DEAD_ZONE
+               : MP_MVWSA_MOVE;
 }
 
 /* Returns a step as long as the rate limit allows, or a little shorter if the remainder would fall
@@ -85,13 +73,13 @@ static uint64_t step_of(const mp_mvwsa_config *config, uint64_t way)
 {
     if (way <= config->rate_limit)
         return way;
-    return least(config->rate_limit, way - config->dead_zone);
+    return mp_least(config->rate_limit, way - config->dead_zone);
 }
 
 static mp_split towards(const mp_mvwsa_config *config, const mp_split_bounds *bounds,
                         const mp_split *now, const mp_split *target)
 {
-    const uint64_t way = distance(now, target), step = step_of(config, way);
+    const uint64_t way = mp_apart(now->experts, target->experts), step = step_of(config, way);
     mp_split next = *target;
     if (step < way)
         mp_split_with_experts(bounds,

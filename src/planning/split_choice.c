@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <math.h>
 
+#include "planning/counts.h"
+
 /* Candidates that a search may try in addition to its grid. */
 #define MOST_TRIED 65536u
 
@@ -25,19 +27,9 @@ static uint64_t units_in(uint64_t bytes, uint64_t unit_bytes)
     return unit_bytes > 0 ? bytes / unit_bytes : 0;
 }
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint64_t most(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high)
 {
-    return least(most(value, low), high);
+    return mp_least(mp_most(value, low), high);
 }
 
 /* ---- Bounds ---- */
@@ -47,8 +39,8 @@ uint64_t mp_split_floor(uint64_t concurrency, uint64_t context_tokens, uint32_t 
 {
     assert(block_tokens > 0 && unit_blocks > 0);
     const uint64_t each = divide_up(context_tokens, block_tokens);
-    const uint64_t blocks = multiply_to_most(most(concurrency, 1), each);
-    return blocks == UINT64_MAX ? blocks : most(divide_up(blocks, unit_blocks), 1);
+    const uint64_t blocks = multiply_to_most(mp_most(concurrency, 1), each);
+    return blocks == UINT64_MAX ? blocks : mp_most(divide_up(blocks, unit_blocks), 1);
 }
 
 /* The upper bounds reduce to c <= min(E, (B - floor * s_k) / s_e). Returns false if the floor does
@@ -58,7 +50,7 @@ static bool most_experts(const mp_split_bounds *bounds, uint64_t *out)
     if (bounds->kv_floor > units_in(bounds->budget_bytes, bounds->kv_bytes))
         return false;
     const uint64_t left = bounds->budget_bytes - bounds->kv_floor * bounds->kv_bytes;
-    *out = least(bounds->max_experts, units_in(left, bounds->expert_bytes));
+    *out = mp_least(bounds->max_experts, units_in(left, bounds->expert_bytes));
     return true;
 }
 
@@ -170,7 +162,7 @@ static uint64_t grid_point(uint64_t low, uint64_t high, uint64_t last, uint64_t 
  * the best, the less is left to search. */
 static void search_grid(search *s, uint64_t low, uint64_t high, uint32_t grid)
 {
-    const uint64_t last = least(most(grid, 2) - 1, most(high - low, 1));
+    const uint64_t last = mp_least(mp_most(grid, 2) - 1, mp_most(high - low, 1));
     uint64_t around = 0;
     for (uint64_t i = 0; i <= last; i++)
         if (consider(s, grid_point(low, high, last, i)).split.experts == s->best.experts)
@@ -198,7 +190,7 @@ bool mp_split_configure(const mp_split_bounds *bounds, const mp_split_costs *cos
     /* Among equals with as much KV, the most experts: otherwise the bytes of a fractional KV unit
      * would lie idle. */
     const uint64_t left = bounds->budget_bytes - s.best.kv * bounds->kv_bytes;
-    s.best.experts = least(bounds->max_experts, units_in(left, bounds->expert_bytes));
+    s.best.experts = mp_least(bounds->max_experts, units_in(left, bounds->expert_bytes));
     *out = s.best;
     return true;
 }
@@ -233,7 +225,7 @@ static uint64_t with_headroom(uint64_t peak, double headroom)
 
 static bool is_near(uint64_t a, uint64_t b, uint64_t dead_zone)
 {
-    return (a > b ? a - b : b - a) < most(dead_zone, 1);
+    return mp_apart(a, b) < mp_most(dead_zone, 1);
 }
 
 bool mp_split_dual_resize(const mp_dual_resize *law, const mp_split_bounds *bounds, uint64_t peak,
@@ -243,8 +235,8 @@ bool mp_split_dual_resize(const mp_dual_resize *law, const mp_split_bounds *boun
     *out = before;
     /* Once KV covers its peak, another unit is never read: its curve is a step, and each byte past
      * the step goes to the experts. */
-    const uint64_t wanted = most(bounds->kv_floor, with_headroom(peak, law->headroom)); /* (8) */
-    uint64_t experts = 0;                                                               /* (9) */
+    const uint64_t wanted = mp_most(bounds->kv_floor, with_headroom(peak, law->headroom)); /* (8) */
+    uint64_t experts = 0;                                                                  /* (9) */
     if (wanted <= units_in(bounds->budget_bytes, bounds->kv_bytes))
         experts = units_in(bounds->budget_bytes - wanted * bounds->kv_bytes, bounds->expert_bytes);
     mp_split target;
@@ -274,7 +266,8 @@ bool mp_split_fixed(const mp_split_bounds *bounds, double expert_fraction, mp_sp
 
 void mp_split_flux(const mp_split_bounds *bounds, uint64_t working_set, mp_split *out)
 {
-    const uint64_t wanted = least(most(working_set, bounds->min_experts), bounds->max_experts);
+    const uint64_t wanted =
+        mp_least(mp_most(working_set, bounds->min_experts), bounds->max_experts);
     const uint64_t fit = units_in(bounds->budget_bytes, bounds->expert_bytes);
-    *out = rest_to_kv(bounds, least(wanted, fit));
+    *out = rest_to_kv(bounds, mp_least(wanted, fit));
 }
