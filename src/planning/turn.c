@@ -8,7 +8,7 @@
 #define SLOW 0.95       /* a burst's weight in the demand one burst later: jobs last bursts */
 #define STALE 0.99      /* of a level that has not run */
 #define PEAK 0.98       /* of the most at once, a burst later */
-#define LONGEST 32.0    /* that a burst counts as, in its steps' time: a night without work */
+#define LONGEST 32.0    /* of its steps' time, that a burst counts as: a night is forgotten */
 #define BUSY 0.95       /* of a burst's time in steps */
 #define BUSY_BURSTS 4u  /* before an attempt */
 #define KNOWN_STEPS 64  /* of a number that needs none */
@@ -130,7 +130,8 @@ static double lasted_ns(const mp_turn *turn)
 void mp_turn_burst(mp_turn *turn, uint32_t steps)
 {
     turn->usual = usual_of(turn);
-    turn->busy_bursts = turn->recent_ns >= BUSY * lasted_ns(turn) ? turn->busy_bursts + 1 : 0;
+    const bool busy = turn->recent_ns > 0 && turn->recent_ns >= BUSY * lasted_ns(turn);
+    turn->busy_bursts = busy ? turn->busy_bursts + 1 : 0;
     decay_prefill(turn, left(&turn->levels[0], turn->decay, steps));
     turn->tokens = turn->tokens * SLOW + turn->recent_tokens;
     turn->prompt_tokens = turn->prompt_tokens * SLOW + (double)turn->recent_prompts;

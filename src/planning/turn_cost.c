@@ -177,6 +177,12 @@ static double most_let(const mp_turn_costs *costs)
     return costs->limit && costs->limit < MP_TURN_JOBS ? costs->limit : MP_TURN_JOBS;
 }
 
+/* Returns the most sequences that a guess is made for: what is not measured yet may be twice what is. */
+static double most_guessed(const mp_turn_costs *costs, const known_levels *known)
+{
+    return fmax(ceil(costs->turn->peak), round(2 * known->at[known->n - 1]));
+}
+
 /* Returns the most sequences that KV has room for, that admission lets in, and that come, at least one: where there
  * was room for more than have run at once, more are not to be expected. */
 static uint32_t most_running(const mp_turn_costs *costs, const known_levels *known, uint64_t kv)
@@ -184,8 +190,8 @@ static uint32_t most_running(const mp_turn_costs *costs, const known_levels *kno
     const double peak = ceil(costs->turn->peak), limit = most_let(costs);
     const double target = costs->target ? costs->target : MP_TURN_JOBS;
     const bool full = peak >= fmin(room_for(costs, costs->now.kv), fmin(limit, target));
-    const double most = fmin(fmin(room_for(costs, kv), limit),
-                             full ? fmax(peak, 2 * known->at[known->n - 1]) : peak);
+    const double most =
+        fmin(fmin(room_for(costs, kv), limit), full ? most_guessed(costs, known) : peak);
     return most >= 1 ? (uint32_t)most : 1;
 }
 
@@ -202,8 +208,9 @@ typedef struct rates {
     double token_ns[MP_TURN_JOBS + 1]; /* by sequences that run */
     other_costs other;                 /* of it, what is not decoding */
     mixed_steps mixed;
-    uint32_t most; /* sequences that may run, */
-    uint32_t best; /* and those with which it is least */
+    double guessed; /* sequences at most that a guess is made for */
+    uint32_t most;  /* that may run, */
+    uint32_t best;  /* and those with which it is least */
 } rates;
 
 static double other_with(const rates *at, uint32_t sequences)
@@ -218,6 +225,7 @@ static void find_rates(const mp_turn_costs *costs, const mp_split *split, bool m
     find_known(costs->turn, &known);
     out->mixed = find_mixed(costs->turn);
     out->other = other_ns(costs, &known, &out->mixed, split);
+    out->guessed = most_guessed(costs, &known);
     out->most = most_running(costs, &known, split->kv);
     if (measured)
         out->most = most_measured(costs, &known, out->most);
@@ -356,7 +364,9 @@ mp_turn_outlook mp_turn_look(const mp_turn_costs *costs)
         return (mp_turn_outlook){0};
     find_rates(costs, &costs->now, true, &now);
     choose_running(costs, &now, demand_of(costs), &chosen);
-    return (mp_turn_outlook){.running = chosen.running < now.most ? chosen.running : 0,
+    if (chosen.running == now.most)
+        chosen.running = now.guessed < room_for(costs, costs->now.kv) ? (uint32_t)now.guessed : 0;
+    return (mp_turn_outlook){.running = chosen.running,
                              .ttft_ns = chosen.ttft_ns,
                              .tpot_ns = chosen.tpot_ns};
 }

@@ -609,6 +609,26 @@ static void test_turn_expects_more_only_where_there_was_no_room(void **state)
     free(b.bins);
 }
 
+/* What has not run may begin with twice as many as have, however much room there is. */
+static void test_turn_lets_no_more_than_twice_what_is_known_begin(void **state)
+{
+    bench b;
+    (void)state;
+    open_bench(&b);
+    measure(&b, flat_ms, 1);
+    set_demand(&b, 100, 10 * MS);
+    assert_int_equal(mp_turn_look(&b.costs).running, 2);
+    for (uint32_t known = 2; known <= 8; known *= 2) {
+        b.costs.target = known;
+        measure(&b, flat_ms, known);
+        set_demand(&b, 100, 10 * MS);
+        assert_int_equal(mp_turn_look(&b.costs).running, 2 * known);
+    }
+    b.costs.now.kv = 16; /* room for as many */
+    assert_int_equal(mp_turn_look(&b.costs).running, 0);
+    free(b.bins);
+}
+
 /* For the longest alone, and for what several take but seldom more. */
 static void test_turn_makes_room_for_the_longest_and_the_usual(void **state)
 {
@@ -829,7 +849,8 @@ static void test_turn_tries_one_more_where_it_is_busy(void **state)
     free(b.bins);
 }
 
-/* An hour without work is forgotten as a burst is. */
+/* An hour without work says little of the demand: at once the cost is no less than a third, and 60 bursts later what it
+ * was. */
 static void test_turn_forgets_an_idle_hour(void **state)
 {
     bench b;
@@ -843,13 +864,13 @@ static void test_turn_forgets_an_idle_hour(void **state)
     before = cost(&b, 32, 1);
     expect_near(before, 1, 0.05); /* a load of a half */
     b.now_ns += 3600000 * (uint64_t)MS;
-    for (uint32_t i = 0; i < 40; i++) {
+    for (uint32_t i = 0; i < 60; i++) {
         run(&b, 1, BURST, 10 * MS, 0, 32, 10 * MS);
         mp_turn_burst(&b.turn, BURST);
         if (i == 0)
             assert_true(cost(&b, 32, 1) > before / 3);
     }
-    expect_near(cost(&b, 32, 1), before, 0.2);
+    expect_near(cost(&b, 32, 1), before, 0.1);
     free(b.bins);
 }
 
@@ -944,6 +965,7 @@ int main(void)
         cmocka_unit_test(test_turn_looks_a_little_further),
         cmocka_unit_test(test_turn_takes_no_load_for_more_than_a_part_of_what_is_served),
         cmocka_unit_test(test_turn_expects_more_only_where_there_was_no_room),
+        cmocka_unit_test(test_turn_lets_no_more_than_twice_what_is_known_begin),
         cmocka_unit_test(test_turn_makes_room_for_the_longest_and_the_usual),
         cmocka_unit_test(test_turn_predicts_the_stalls_of_other_splits),
         cmocka_unit_test(test_turn_counts_lent_units),
