@@ -4,15 +4,21 @@
 #include <stdlib.h>
 
 #include "common/fail.h"
-#include "sim/arms.h"
+#include "sim/study_arms.h"
 #include "sim/study_bench.h"
 
 #define PROMPT_TOKENS 256u
 #define OUTPUT_TOKENS 64u
 #define CONCURRENCY 8u
-#define WARM_JOBS 40u  /* more than ten bursts of 64 steps */
+#define BURST_STEPS 64u
+#define BURSTS 10u     /* in which a controller finds its way */
+#define CALM_JOBS 40u  /* before a burst */
 #define BURST_JOBS 32u /* that come four times as fast */
+#define LATE_JOBS 40u  /* long after it */
 #define JOBS 140u
+
+/* Even one by one, with a step for the prompt, these have ended after so many bursts of steps. */
+#define FIRST_JOBS (BURSTS * BURST_STEPS / (OUTPUT_TOKENS + 1))
 
 typedef struct load {
     const char *machine, *model;
@@ -30,16 +36,22 @@ static const load loads[] = {
 
 #define N_LOADS (sizeof loads / sizeof *loads)
 
-static const double starts[] = {0.5, 0.3, 0.9};
+static const double starts[] = {0.5, 0.3, 0.9}; /* of the budget, for experts */
 
 #define N_STARTS (sizeof starts / sizeof *starts)
 
+/* Which jobs count: those behind the first, without a burst of arrivals; from such a burst on; long after it. */
+typedef enum phase { STEADY, BURST, AFTER, PHASES } phase;
+
+static const char *const phase_names[PHASES] = {"steady", "burst", "after the burst"};
+static const uint32_t first_jobs[PHASES] = {FIRST_JOBS, CALM_JOBS, JOBS - LATE_JOBS};
+
 typedef struct tally {
-    double worst, worst_burst;
+    double worst[PHASES];
     uint32_t n;
 } tally;
 
-/* Jobs at a rate, or with a burst behind those that warm up. */
+/* Jobs at a rate, or with a burst behind the calm ones. */
 static int make_jobs(const load *l, const sim_bench *bench, bool burst, sim_jobs *out)
 {
     int code = sim_jobs_plain(JOBS, PROMPT_TOKENS, OUTPUT_TOKENS, l->rate, out);
@@ -47,28 +59,39 @@ static int make_jobs(const load *l, const sim_bench *bench, bool burst, sim_jobs
         code = sim_jobs_bind(out, bench->source->n_requests, NULL, 0);
     uint64_t between = (uint64_t)(1e9 / l->rate), at = 0;
     for (uint32_t i = 0; i < out->n && !code && burst; i++) {
-        bool hurried = i >= WARM_JOBS && i < WARM_JOBS + BURST_JOBS;
+        bool hurried = i >= CALM_JOBS && i < CALM_JOBS + BURST_JOBS;
         out->jobs[i].arrival_ns = at;
         at += hurried ? between / 4 : between;
     }
     return code;
 }
 
-/* The mean time of the jobs behind those that warm up, in seconds. */
-static double mean_s(const sim_arm_run *run)
+/* The mean time of the jobs that count, in seconds; infinite if some could not be served. */
+static double mean_s(const sim_serve_config *config, const sim_arm_run *run)
 {
-    return run->result.job_ns.mean / 1e9;
+    return sim_study_arm_serves(config, run) ? run->result.job_ns.mean / 1e9 : INFINITY;
 }
 
-static int run_configured(const sim_serve_config *config, double *seconds)
+/* Of the numbers that may run at once, up to `most`, each with the split that is configured for it, finds the best in
+ * hindsight. */
+static int run_configured(const sim_serve_config *config, uint32_t most, double *seconds,
+                          uint32_t *running)
 {
     static const sim_split_option split = {.kind = SIM_SPLIT_MV_WSA};
+    sim_serve_config own = *config;
     sim_arm_run *run = calloc(1, sizeof *run);
-    int code = run ? sim_split_run(config, &split, run) : fail_memory();
-    if (!code)
-        *seconds = mean_s(run);
-    if (run)
+    int code = run ? RUN_OK : fail_memory();
+    *seconds = INFINITY;
+    for (uint32_t n = 1; n <= most && !code; n *= 2) {
+        own.concurrency = n;
+        code = sim_split_run(&own, &split, run);
+        const double s = code ? INFINITY : mean_s(&own, run);
+        if (s < *seconds) {
+            *seconds = s;
+            *running = n;
+        }
         sim_arm_run_free(run);
+    }
     free(run);
     return code;
 }
@@ -86,39 +109,40 @@ static int run_online(const sim_serve_config *config, double start, double *seco
     if (!code)
         code = sim_online_run(&own, &from, MOEPAGE_CONTROL_MV_WSA, run);
     if (!code)
-        *seconds = mean_s(run);
+        *seconds = mean_s(config, run);
     if (run)
         sim_arm_run_free(run);
     free(run);
     return code;
 }
 
-static int run_case(const sim_bench *bench, const load *l, bool burst, bool brief, uint64_t seed,
+static int run_case(const sim_bench *bench, const load *l, phase when, bool brief, uint64_t seed,
                     sim_findings *out, tally *sums)
 {
     static const char *const regimes[] = {"auto", "cache", "stream"};
-    const char *regime = regimes[l->regime], *when = burst ? "burst" : "steady";
-    double configured = 0, ours = 0;
+    double configured, ours = 0;
+    uint32_t running = 0;
+    char where[48];
     sim_jobs jobs = {0};
     sim_serve_config config = sim_bench_budget(bench, 50, seed);
     config.stack.regime = l->regime;
     config.concurrency = CONCURRENCY;
-    config.first_jobs = WARM_JOBS;
-    int code = make_jobs(l, bench, burst, &jobs);
+    config.first_jobs = first_jobs[when];
+    int code = make_jobs(l, bench, when != STEADY, &jobs);
     config.jobs = &jobs;
+    snprintf(where, sizeof where, "%s, %s, %s", l->model, regimes[l->regime], phase_names[when]);
     if (!code)
-        code = run_configured(&config, &configured);
-    sim_find(out, configured, NAN, "configured, mean s a job", "%s, %s, %s", l->model, regime,
-             when);
-    for (size_t i = 0; i < (brief ? 1 : N_STARTS) && !code; i++) {
+        code = run_configured(&config, brief ? 1 : CONCURRENCY, &configured, &running);
+    if (!code && !running)
+        code = fail(RUN_FAILED, "no configured split serves all jobs");
+    if (!code)
+        sim_find(out, configured, NAN, "configured, mean s a job", "%s: %u run", where, running);
+    for (size_t i = brief ? N_STARTS - 1 : 0; i < N_STARTS && !code; i++) {
         code = run_online(&config, starts[i], &ours);
         double ratio = ours / configured;
-        sim_find(out, ours, NAN, "ours, mean s a job", "%s, %s, %s, from %.1f", l->model, regime,
-                 when, starts[i]);
-        sim_find(out, ratio, NAN, "of the configured split's", "%s, %s, %s, from %.1f", l->model,
-                 regime, when, starts[i]);
-        double *worst = burst ? &sums->worst_burst : &sums->worst;
-        *worst = fmax(*worst, ratio);
+        sim_find(out, ours, NAN, "ours, mean s a job", "%s, from %.1f", where, starts[i]);
+        sim_find(out, ratio, NAN, "of the configured split's", "%s, from %.1f", where, starts[i]);
+        sums->worst[when] = isfinite(ratio) ? fmax(sums->worst[when], ratio) : INFINITY;
         sums->n++;
     }
     sim_jobs_free(&jobs);
@@ -129,8 +153,8 @@ static int run_load(const load *l, bool brief, uint64_t seed, sim_findings *out,
 {
     sim_bench bench;
     int code = sim_bench_open_recorded(l->machine, l->model, seed, out, &bench);
-    for (uint32_t burst = 0; burst < 2 && !code; burst++)
-        code = run_case(&bench, l, burst, brief, seed, out, sums);
+    for (phase when = STEADY; when < PHASES && !code; when++)
+        code = run_case(&bench, l, when, brief, seed, out, sums);
     sim_bench_close(&bench);
     return code;
 }
@@ -141,18 +165,29 @@ int sim_study_admission(bool brief, uint64_t seed, sim_findings *out)
     int code = RUN_OK;
     sim_set(out, "seed %u; synthetic routing, but for gpt-oss-20b's own with --trace",
             (unsigned)seed);
-    sim_set(
-        out,
-        "half of the experts' bytes; prompts of %u tokens, answers of %u; at most %u at once; %u "
-        "jobs, of which the first %u do not count",
-        PROMPT_TOKENS, OUTPUT_TOKENS, CONCURRENCY, JOBS, WARM_JOBS);
-    sim_set(out, "burst: the %u jobs behind these come four times as fast", BURST_JOBS);
-    for (size_t i = 0; i < N_LOADS && !code; i++)
+    sim_set(out,
+            "half of the experts' bytes; prompts of %u tokens, answers of %u; at most %u at once; "
+            "%u jobs",
+            PROMPT_TOKENS, OUTPUT_TOKENS, CONCURRENCY, JOBS);
+    sim_set(out,
+            "steady: jobs count from the %uth on, when no more than %u bursts of %u steps have "
+            "passed",
+            FIRST_JOBS + 1, BURSTS, BURST_STEPS);
+    sim_set(out,
+            "burst: %u jobs come four times as fast, behind %u, which do not count; after it: the "
+            "last %u",
+            BURST_JOBS, CALM_JOBS, LATE_JOBS);
+    sim_set(out, "configured: the best of 1%s at once, each with its configured split",
+            brief ? "" : ", 2, 4 and 8");
+    for (size_t i = 0; i < N_LOADS && !code; i += brief ? 3 : 1)
         code = run_load(&loads[i], brief, seed, out, &sums);
-    sim_claim_that(out, sums.n > 0 && sums.worst <= 1.1,
-                   "from any start jobs take no more than 1.1 of the configured split's time: %.3f",
-                   sums.worst);
-    sim_claim_that(out, sums.n > 0 && sums.worst_burst <= 1.1, "through a burst, too: %.3f",
-                   sums.worst_burst);
+    if (code)
+        return code;
+    sim_claim_that(out, sums.n > 0 && sums.worst[STEADY] <= 1.1,
+                   "from any start jobs take no more than 1.1 of the configured split's time after "
+                   "%u bursts: %.3f",
+                   BURSTS, sums.worst[STEADY]);
+    sim_claim_that(out, sums.worst[BURST] <= 1.15, "1.15 from a burst on: %.3f", sums.worst[BURST]);
+    sim_claim_that(out, sums.worst[AFTER] <= 1.1, "and 1.1 long after it: %.3f", sums.worst[AFTER]);
     return code;
 }

@@ -97,6 +97,9 @@ static int study(const sim_workload *list, uint32_t n, uint64_t seed, tallies *t
     judge_configured(&t->arm[SIM_ARM_MV_WSA], out);
     judge_online(t, SIM_ARM_ONLINE, out);
     judge_online(t, SIM_ARM_ADMISSION, out);
+    double worst = sim_study_tally_worst(&t->arm[SIM_ARM_ADMISSION]);
+    sim_claim_that(out, worst <= 1.15, "%s has a worst of %.3f, at most 1.15",
+                   sim_study_arm_name(SIM_ARM_ADMISSION), worst);
     return RUN_OK;
 }
 

@@ -46,6 +46,7 @@ static void test_split_study_holds_on_real_traces(void **state)
         findings_of("splits", findings_traces("test_split_study_holds_on_real_traces"), 0);
     assert_true(findings_holds(found, "MV-WSA's median"));
     assert_true(findings_holds(found, "its worst"));
+    assert_true(findings_holds(found, "mv-wsa-online, admission has a median"));
     assert_true(findings_holds(found, "0 workloads had admission failures"));
     for (size_t i = 0; i < N_ARMS; i++) {
         const sim_finding *line = line_of(found, "tools-1", arms[i]);
@@ -80,6 +81,7 @@ static void test_split_study_of_shifts_runs_every_arm(void **state)
     assert_true(best > 0);
     for (size_t i = 3; i < N_ARMS; i++)
         check_line(line_of(found, "short", arms[i]));
+    assert_true(findings_figure(found, "short", "mv-wsa-online, admission, gain") >= 0.97);
     /* One static split, and the best of them. */
     assert_true(findings_figure(found, "short", "mv-wsa for the first phase, gain") <= 1);
     free(found);
