@@ -2,7 +2,7 @@
 # The serving loop: every way to divide the budget serves every request once, as if it were alone; under
 # pressure, interrupted, and asked for nonsense.
 #
-# With MP_TEST_LONG=1 all 500 requests of the trace, in five ways: some minutes.
+# With MP_TEST_LONG=1 all 500 requests of the trace, in six ways: some minutes.
 set -u
 LC_ALL=C; export LC_ALL
 . tests/support/tap.sh
@@ -159,6 +159,17 @@ expected() {
 }
 check "admission tells how many should run, and the times that are expected" expected
 
+# Blocks that no sequence uses serve experts, and come back when they are needed.
+lent() {
+    "$serve" --poisson 40 --requests 24 --clock virtual --check --budget 50% --burst 8 --prompt-tokens 60 \
+        --output-tokens 30 --split mv-wsa-online --admission --json "$work/lent.json" >/dev/null &&
+        whole 24 "$work/lent.json" || return 1
+    for key in recalls lent_blocks moves; do
+        [ "$(numbers $key "$work/lent.json")" -gt 0 ] || { echo "no $key"; return 1; }
+    done
+}
+check "admission and blocks that are lent change no answer" lent
+
 mooncake() {
     for i in 0 1 2 3 4 5; do
         echo "{\"timestamp\": $((i * 20)), \"input_length\": $((4000 + i * 700))," \
@@ -284,10 +295,12 @@ lost_files() {
 }
 check "a file that cannot be written is a failure that names it" lost_files
 
-name="500 requests of the Azure conversation trace, in five ways"
+name="500 requests of the Azure conversation trace, in six ways"
 long() {
     "$serve" --arrivals $trace --check --clock virtual --json "$work/long.json" \
-        --split 50-50,flux,mv-wsa,mv-wsa-online,layer-offload >/dev/null && whole 500 "$work/long.json"
+        --split 50-50,flux,mv-wsa,mv-wsa-online,layer-offload >/dev/null && whole 500 "$work/long.json" &&
+        "$serve" --arrivals $trace --check --clock virtual --json "$work/let.json" --admission \
+            --split mv-wsa-online >/dev/null && whole 500 "$work/let.json"
 }
 if [ -n "${MP_TEST_LONG:-}" ]; then
     check "$name" long
