@@ -42,7 +42,7 @@ static const sim_study studies[] = {
      true, sim_study_admission},
     {"turns", "split, regime and how many run, decided online, against an oracle's full grid", true,
      sim_study_turns},
-    {"turns-seeds", "the same at the heaviest load, with eight seeds and a smaller grid", true,
+    {"turns-seeds", "the same at a load of 0.9, with eight seeds and a smaller grid", true,
      sim_study_turns_seeds},
     {"targets", "times to the first token and between tokens, promised and kept", false,
      sim_study_targets},

@@ -72,7 +72,7 @@ static double mean_s(const sim_serve_config *config, const sim_arm_run *run)
     return sim_study_arm_serves(config, run) ? run->result.job_ns.mean / 1e9 : INFINITY;
 }
 
-/* Of the numbers that may run at once, up to `most`, each with the split that is configured for it, finds the best in
+/* Of one, two, four and so on at once, up to `most`, each with the split that is configured for it, finds the best in
  * hindsight. */
 static int run_configured(const sim_serve_config *config, uint32_t most, double *seconds,
                           uint32_t *running)

@@ -8,7 +8,7 @@
 #define SLOW 0.95       /* a burst's weight in the demand one burst later: jobs last bursts */
 #define STALE 0.99      /* of a level that has not run */
 #define PEAK 0.98       /* of the most at once, a burst later */
-#define LONGEST 32.0    /* of its steps' time, that a burst counts as: a night is forgotten */
+#define LONGEST 32.0    /* times its steps' time a burst counts as, at most: a night is forgotten */
 #define BUSY 0.95       /* of a burst's time in steps */
 #define BUSY_BURSTS 4u  /* before an attempt */
 #define KNOWN_STEPS 64  /* of a number that needs none */

@@ -25,11 +25,11 @@
  *
  * R is the number of least cost, or a smaller one that costs 3 % more at most and serves 5 % less at most; none is
  * larger than that of the highest d. Beside the R(n) of the present split all numbers that have run are tried: usual
- * room is an estimate. The demand is what was decoded over the time it took, but no more than 0.8 of what the present
- * split serves. In it no burst counts as more than 32 times its steps' time, so that a night is forgotten. cv is the coefficient of variation
- * of a turn's work, from the tokens of turns that have ended, and o their mean; both count from the eighth turn on. With
- * R = 1 this is Pollaczek's and Khinchine's formula. Of turns that are alike fewer may so run than serve the most: those
- * that began are ready before others begin.
+ * room is an estimate. The demand is what was decoded over the time it took, a burst counting as 32 times its steps' time
+ * at most, so that a night is forgotten; but no more than 0.8 of what the present split serves. cv is the coefficient of
+ * variation of a turn's work, from the tokens of turns that have ended, and o their mean; both count from the eighth turn
+ * on. With R = 1 this is Pollaczek's and Khinchine's formula. Of turns that are alike fewer may so run than serve the
+ * most: those that began are ready before others begin.
  *
  * computing and stalls are measured, for every r that has run. Prefill is what steps that are not decode alone take
  * beyond t(r), r sequences having decoded in them on average. Beside decoding a token of a prompt may cost more:
@@ -38,8 +38,8 @@
  * stalls shrink as misses do, with fewer each miss that is added costs what misses cost. So the policy and regime
  * that run are in the figures, and only differences are predicted. A number that has not run yet is taken to continue
  * the line of the two below it, unless that falls or there is but one, up to twice the most that have run, if these
- * filled the room that there was: once it runs it is measured. However much room there is, no more than that may
- * begin: of three that come to a machine that has run one, two run for a burst first.
+ * filled the room that there was: once it runs it is measured. However much room there is, no more than that may run:
+ * of three that come to a machine that has run one, two do for a burst first.
  *
  * Few steps may have been unlike others, as the first after a prompt are, and what R is kept from is not measured
  * again. So where R have run and the machine has been busy for four bursts, R + 1 run for one if they are known by fewer
@@ -127,10 +127,11 @@ typedef struct mp_turn_costs {
 
 /* What is expected at a split. Times are 0 while they are not known. */
 typedef struct mp_turn_outlook {
-    uint32_t
-        running; /* at most that should, if fewer than have room; else, or if nothing is known, 0 */
+    /* The most that should run, if fewer than have room; else, or if nothing is known, 0. Where more than are measured
+     * are good, it is twice those, and the times are still of those. */
+    uint32_t running;
     double ttft_ns; /* in the mean */
-    double tpot_ns; /* while so many run */
+    double tpot_ns; /* between tokens */
 } mp_turn_outlook;
 
 /* Returns the bins, and their sums, all levels' together, for `units` expert units. */

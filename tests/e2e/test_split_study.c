@@ -47,6 +47,7 @@ static void test_split_study_holds_on_real_traces(void **state)
     assert_true(findings_holds(found, "MV-WSA's median"));
     assert_true(findings_holds(found, "its worst"));
     assert_true(findings_holds(found, "mv-wsa-online, admission has a median"));
+    assert_true(findings_holds(found, "mv-wsa-online, admission has a worst"));
     assert_true(findings_holds(found, "0 workloads had admission failures"));
     for (size_t i = 0; i < N_ARMS; i++) {
         const sim_finding *line = line_of(found, "tools-1", arms[i]);

@@ -624,6 +624,8 @@ static void test_turn_lets_no_more_than_twice_what_is_known_begin(void **state)
         set_demand(&b, 100, 10 * MS);
         assert_int_equal(mp_turn_look(&b.costs).running, 2 * known);
     }
+    b.costs.now.kv = 17;
+    assert_int_equal(mp_turn_look(&b.costs).running, 16);
     b.costs.now.kv = 16; /* room for as many */
     assert_int_equal(mp_turn_look(&b.costs).running, 0);
     free(b.bins);
@@ -839,6 +841,9 @@ static void test_turn_tries_one_more_where_it_is_busy(void **state)
     assert_int_equal(try_after(&b, 1, BURST, 0, 0), 0);      /* as many as may */
     assert_int_equal(try_after(&b, 1, BURST, 0, 2), 2);      /* who are not there */
     assert_int_equal(try_after(&b, 1, BURST, 2 * MS, 1), 1); /* nor waits anyone */
+    mp_turn_burst(&b.turn, BURST);                           /* without steps it is not busy */
+    assert_int_equal(b.turn.busy_bursts, 0);
+    assert_true(b.turn.levels[1].curve.summed);
     for (uint32_t i = 0; i < 4; i++)
         try_after(&b, 1, BURST, 0, 1);
     assert_int_equal(try_after(&b, 2, 38, 0, 1), 2);
