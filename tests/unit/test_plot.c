@@ -323,18 +323,19 @@ static void fill_curves(sim_configured *c, double *bins)
 {
     for (uint32_t i = 0; i <= 50; i++)
         bins[i] = 50 - i;
-    *c = (sim_configured){.feasible = true,
-                          .bounds = {.budget_bytes = 60 << 20,
-                                     .expert_bytes = 1 << 20,
-                                     .kv_bytes = 1 << 20,
-                                     .min_experts = 1,
-                                     .max_experts = 50,
-                                     .kv_floor = 10},
-                          .split = {30, 30},
-                          .expert_miss_ns = 1e6,
-                          .kv_miss_ns = 2e6,
-                          .experts = {bins, 50, 1, 1275, 0, 1275},
-                          .kv = {bins, 50, 1, 1275, 0, 1275}};
+    *c = (sim_configured){
+        .feasible = true,
+        .bounds = {.budget_bytes = 60 << 20,
+                   .expert_bytes = 1 << 20,
+                   .kv_bytes = 1 << 20,
+                   .min_experts = 1,
+                   .max_experts = 50,
+                   .kv_floor = 10},
+        .split = {30, 30},
+        .expert_miss_ns = 1e6,
+        .kv_miss_ns = 2e6,
+        .experts = {.bins = bins, .n_bins = 50, .width = 1, .warm = 1275, .accesses = 1275},
+        .kv = {.bins = bins, .n_bins = 50, .width = 1, .warm = 1275, .accesses = 1275}};
 }
 
 static void test_report_has_a_section_for_whatever_there_is(void **state)
