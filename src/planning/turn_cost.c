@@ -230,12 +230,13 @@ static void find_rates(const mp_turn_costs *costs, const mp_split *split, bool m
     if (measured)
         out->most = most_measured(costs, &known, out->most);
     out->best = 1;
-    for (uint32_t r = 1; r <= out->most; r++) {
+    uint32_t r = 1;
+    do {
         const double ns = time_at(costs, &known, r, experts_with(costs, split, r));
         out->token_ns[r] = fmax(ns / r, LEAST_TOKEN_NS) + other_with(out, r);
         if (out->token_ns[r] < out->token_ns[out->best])
             out->best = r;
-    }
+    } while (++r <= out->most);
 }
 
 /* Returns the squared coefficient of variation of a turn's work, `prefill` of which is prefill in the mean; that of
