@@ -66,12 +66,6 @@ static int make_jobs(const load *l, const sim_bench *bench, bool burst, sim_jobs
     return code;
 }
 
-/* The mean time of the jobs that count, in seconds; infinite if some could not be served. */
-static double mean_s(const sim_serve_config *config, const sim_arm_run *run)
-{
-    return sim_study_arm_serves(config, run) ? run->result.job_ns.mean / 1e9 : INFINITY;
-}
-
 /* Of one, two, four and so on at once, up to `most`, each with the split that is configured for it, finds the best in
  * hindsight. */
 static int run_configured(const sim_serve_config *config, uint32_t most, double *seconds,
@@ -85,7 +79,7 @@ static int run_configured(const sim_serve_config *config, uint32_t most, double 
     for (uint32_t n = 1; n <= most && !code; n *= 2) {
         own.concurrency = n;
         code = sim_split_run(&own, &split, run);
-        const double s = code ? INFINITY : mean_s(&own, run);
+        const double s = code ? INFINITY : sim_study_arm_mean_s(&own, run);
         if (s < *seconds) {
             *seconds = s;
             *running = n;
@@ -100,16 +94,14 @@ static int run_online(const sim_serve_config *config, double start, double *seco
 {
     mp_split_bounds bounds;
     mp_split from;
-    sim_serve_config own = *config;
-    own.admission = true;
     sim_arm_run *run = calloc(1, sizeof *run);
     int code = run ? sim_split_bounds(config, &bounds) : fail_memory();
     if (!code && !mp_split_fixed(&bounds, start, &from))
         code = fail(RUN_FAILED, "the budget has no room for the split");
     if (!code)
-        code = sim_online_run(&own, &from, MOEPAGE_CONTROL_MV_WSA, run);
+        code = sim_study_arm_run(config, SIM_ARM_ADMISSION, &from, run);
     if (!code)
-        *seconds = mean_s(config, run);
+        *seconds = sim_study_arm_mean_s(config, run);
     if (run)
         sim_arm_run_free(run);
     free(run);
@@ -119,7 +111,6 @@ static int run_online(const sim_serve_config *config, double start, double *seco
 static int run_case(const sim_bench *bench, const load *l, phase when, bool brief, uint64_t seed,
                     sim_findings *out, tally *sums)
 {
-    static const char *const regimes[] = {"auto", "cache", "stream"};
     double configured, ours = 0;
     uint32_t running = 0;
     char where[48];
@@ -130,7 +121,8 @@ static int run_case(const sim_bench *bench, const load *l, phase when, bool brie
     config.first_jobs = first_jobs[when];
     int code = make_jobs(l, bench, when != STEADY, &jobs);
     config.jobs = &jobs;
-    snprintf(where, sizeof where, "%s, %s, %s", l->model, regimes[l->regime], phase_names[when]);
+    snprintf(where, sizeof where, "%s, %s, %s", l->model, sim_bench_regime(l->regime),
+             phase_names[when]);
     if (!code)
         code = run_configured(&config, brief ? 1 : CONCURRENCY, &configured, &running);
     if (!code && !running)

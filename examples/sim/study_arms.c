@@ -47,6 +47,11 @@ bool sim_study_arm_serves(const sim_serve_config *config, const sim_arm_run *run
     return run->feasible && run->result.jobs == config->jobs->n;
 }
 
+double sim_study_arm_mean_s(const sim_serve_config *config, const sim_arm_run *run)
+{
+    return sim_study_arm_serves(config, run) ? run->result.job_ns.mean / 1e9 : INFINITY;
+}
+
 double sim_study_arm_ratio(const sim_serve_config *config, const sim_arm_run *run,
                            const sim_result *other)
 {

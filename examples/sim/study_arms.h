@@ -26,6 +26,9 @@ int sim_study_arm_run(const sim_serve_config *config, sim_study_arm arm, const m
 /* Returns true if all jobs were served. */
 bool sim_study_arm_serves(const sim_serve_config *config, const sim_arm_run *run);
 
+/* Returns the mean time of the jobs that count, in seconds; INFINITY if the arm does not serve all jobs. */
+double sim_study_arm_mean_s(const sim_serve_config *config, const sim_arm_run *run);
+
 /* Returns the time of a job, over the other's; NAN if the arm does not serve all jobs. */
 double sim_study_arm_ratio(const sim_serve_config *config, const sim_arm_run *run,
                            const sim_result *other);

@@ -77,6 +77,12 @@ sim_serve_config sim_bench_budget(const sim_bench *bench, uint32_t percent, uint
     return config;
 }
 
+const char *sim_bench_regime(uint32_t regime)
+{
+    static const char *const names[] = {"auto", "cache", "stream"};
+    return names[regime];
+}
+
 double sim_bench_rate(const sim_result *r)
 {
     if (r->n_samples < 2)

@@ -37,6 +37,9 @@ typedef struct sim_pace {
     sim_result result;
 } sim_pace;
 
+/* Returns a regime's name; MOEPAGE_REGIME_*. */
+const char *sim_bench_regime(uint32_t regime);
+
 /* Returns the tokens per second of a run's second half; 0 if it is too short. */
 double sim_bench_rate(const sim_result *result);
 

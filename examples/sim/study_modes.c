@@ -37,8 +37,6 @@ static const char *const other_names[] = {"configured", "mv-wsa", "dual-resize",
 
 #define N_OTHERS (sizeof others / sizeof *others)
 
-static const char *const regimes[] = {"auto", "cache", "stream"};
-
 /* Tokens per second: of the run's second half, when controllers have settled, and with the way there. 0 if it does not
  * start. */
 typedef struct rates {
@@ -75,7 +73,7 @@ static int run_others(const sim_serve_config *config, bool brief, const char *wh
                 continue;
             code = run_arm(config, &others[i], r, &pace);
             sim_find(out, pace.settled, NAN, "tok/s", "%s: %s, %s", where, other_names[i],
-                     regimes[r]);
+                     sim_bench_regime(r));
             best->settled = fmax(best->settled, pace.settled);
             best->whole = fmax(best->whole, pace.whole);
         }

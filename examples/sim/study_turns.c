@@ -68,21 +68,6 @@ static int run_static(const sim_serve_config *config, uint32_t most, double frac
     return sim_split_run(&own, &split, out);
 }
 
-/* As many as come, up to the most, and the regime that the session chooses. */
-static int run_arm(const sim_serve_config *config, sim_study_arm arm, sim_arm_run *out)
-{
-    sim_serve_config own = *config;
-    own.concurrency = MOST_RUNNING;
-    own.stack.regime = MOEPAGE_REGIME_AUTO;
-    return sim_study_arm_run(&own, arm, NULL, out);
-}
-
-/* The mean time of the jobs that count, in seconds; infinite if some could not be served. */
-static double turn_s(const sim_serve_config *config, const sim_arm_run *run)
-{
-    return sim_study_arm_serves(config, run) ? run->result.job_ns.mean / 1e9 : INFINITY;
-}
-
 static double jobs_per_s(const sim_serve_config *config, const sim_arm_run *run)
 {
     return sim_study_arm_serves(config, run)
@@ -158,11 +143,15 @@ typedef struct served {
     double arms[SIM_ARMS]; /* mean times in s; INFINITY: not all jobs were served */
 } served;
 
+/* As many as come, up to the most, in the regime that the session chooses. */
 static int serve_arm(const sim_serve_config *config, sim_study_arm arm, double *out)
 {
+    sim_serve_config own = *config;
+    own.concurrency = MOST_RUNNING;
+    own.stack.regime = MOEPAGE_REGIME_AUTO;
     sim_arm_run *run = calloc(1, sizeof *run);
-    int code = run ? run_arm(config, arm, run) : fail_memory();
-    *out = code ? NAN : turn_s(config, run);
+    int code = run ? sim_study_arm_run(&own, arm, NULL, run) : fail_memory();
+    *out = code ? NAN : sim_study_arm_mean_s(&own, run);
     if (run)
         sim_arm_run_free(run);
     free(run);
@@ -179,7 +168,7 @@ static int serve(const sim_bench *bench, uint32_t prompt, double rate, const gri
     config.jobs = &jobs;
     config.first_jobs = WARM_JOBS;
     if (!code)
-        code = search(&config, points, turn_s, false, &out->oracle, sums);
+        code = search(&config, points, sim_study_arm_mean_s, false, &out->oracle, sums);
     for (sim_study_arm arm = first; arm < SIM_ARMS && !code; arm++)
         code = serve_arm(&config, arm, &out->arms[arm]);
     sim_jobs_free(&jobs);
@@ -195,12 +184,11 @@ typedef struct tallies {
 
 static void find_row(const served *row, const char *where, sim_findings *out, tallies *t)
 {
-    static const char *const names[] = {"auto", "cache", "stream"};
     const double ours = row->arms[SIM_ARM_ADMISSION];
     char what[64];
     double least = row->oracle.value;
     sim_find(out, row->oracle.value, NAN, "oracle, mean s a job", "%s: %u run, %.2f, %s", where,
-             row->oracle.running, row->oracle.fraction, names[row->oracle.regime]);
+             row->oracle.running, row->oracle.fraction, sim_bench_regime(row->oracle.regime));
     sim_find(out, isfinite(ours) ? ours : NAN, NAN, "ours, mean s a job", "%s", where);
     for (sim_study_arm arm = 0; arm < SIM_ARMS; arm++) {
         const double ratio = row->arms[arm] / row->oracle.value;

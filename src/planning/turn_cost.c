@@ -208,9 +208,8 @@ typedef struct rates {
     double token_ns[MP_TURN_JOBS + 1]; /* by sequences that run */
     other_costs other;                 /* of it, what is not decoding */
     mixed_steps mixed;
-    double guessed; /* sequences at most that a guess is made for */
-    uint32_t most;  /* that may run, */
-    uint32_t best;  /* and those with which it is least */
+    uint32_t most; /* sequences that may run, */
+    uint32_t best; /* and those with which it is least */
 } rates;
 
 static double other_with(const rates *at, uint32_t sequences)
@@ -225,7 +224,6 @@ static void find_rates(const mp_turn_costs *costs, const mp_split *split, bool m
     find_known(costs->turn, &known);
     out->mixed = find_mixed(costs->turn);
     out->other = other_ns(costs, &known, &out->mixed, split);
-    out->guessed = most_guessed(costs, &known);
     out->most = most_running(costs, &known, split->kv);
     if (measured)
         out->most = most_measured(costs, &known, out->most);
@@ -357,6 +355,15 @@ double mp_turn_cost(const mp_turn_costs *costs, const mp_split *split)
     return are_known(costs) ? cost_at(costs, split, demand_of(costs)) : 0;
 }
 
+/* Returns how many may run where as many as may should: no more than there is a guess for; 0: as have room. */
+static uint32_t most_begun(const mp_turn_costs *costs)
+{
+    known_levels known;
+    find_known(costs->turn, &known);
+    const double most = most_guessed(costs, &known);
+    return most < room_for(costs, costs->now.kv) ? (uint32_t)most : 0;
+}
+
 mp_turn_outlook mp_turn_look(const mp_turn_costs *costs)
 {
     rates now;
@@ -366,7 +373,7 @@ mp_turn_outlook mp_turn_look(const mp_turn_costs *costs)
     find_rates(costs, &costs->now, true, &now);
     choose_running(costs, &now, demand_of(costs), &chosen);
     if (chosen.running == now.most)
-        chosen.running = now.guessed < room_for(costs, costs->now.kv) ? (uint32_t)now.guessed : 0;
+        chosen.running = most_begun(costs);
     return (mp_turn_outlook){.running = chosen.running,
                              .ttft_ns = chosen.ttft_ns,
                              .tpot_ns = chosen.tpot_ns};
