@@ -128,7 +128,7 @@ static moepage_status fill_entry(const mp_copy *copy, void *out)
     atomic_store_explicit(&entry->read_bytes, read.bytes, memory_order_relaxed);
     atomic_store_explicit(&entry->buffered, read.buffered, memory_order_relaxed);
     if (status)
-        mp_failure_note(&tier->failure, entry->key, moepage_last_error());
+        mp_failure_note(&tier->failure, entry->key, status, moepage_last_error());
     return status;
 }
 
@@ -154,7 +154,7 @@ static void submit_read(mp_host_tier *tier, uint32_t index)
     moepage_status status = tier->home->device->ops->copy(lane->stream, &copy, 1, &entry->tick);
     if (status) {
         atomic_store(&entry->result, status);
-        mp_failure_note(&tier->failure, entry->key, moepage_last_error());
+        mp_failure_note(&tier->failure, entry->key, status, moepage_last_error());
         return;
     }
     lane->last = entry->tick;
@@ -195,7 +195,7 @@ static void settle_failed(mp_host_tier *tier, uint32_t index, int32_t result)
         snprintf(sentence, sizeof sentence,
                  "layer %u, expert %u was not read: the device had failed before",
                  entry->key / tier->model->info.experts, entry->key % tier->model->info.experts);
-        mp_failure_note(&tier->failure, entry->key, sentence);
+        mp_failure_note(&tier->failure, entry->key, MOEPAGE_E_DEVICE, sentence);
     }
     tier->entry_of[entry->key] = MP_NO_ENTRY;
     entry->state = MP_ENTRY_FAILED;

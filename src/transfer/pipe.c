@@ -154,7 +154,7 @@ static void refused(mp_transfer *transfer, mp_pipe_kind kind, uint32_t index, mo
 {
     mp_passage *passage = &transfer->passages[index];
     passage->decode[kind] = 0;
-    mp_failure_note(&transfer->failure, passage->key, moepage_last_error());
+    mp_failure_note(&transfer->failure, passage->key, status, moepage_last_error());
     /* The buffer goes to another load: wait for the copies that are still on their
      * way into it. */
     (void)mp_passage_wait(transfer, index, MP_UNTIL_LANDED);
@@ -315,7 +315,7 @@ void mp_pipe_flush(mp_transfer *transfer, mp_pipe_kind kind)
     timed = timed && mp_probe_begin(probe, pipe->bus, 0);
     moepage_status status = ops->copy(pipe->bus, stage->copies, n, &pipe->last_bus);
     if (status)
-        mp_failure_note(&transfer->failure, transfer->passages[stage->passage[0]].key,
+        mp_failure_note(&transfer->failure, transfer->passages[stage->passage[0]].key, status,
                         moepage_last_error());
     if (timed && !status) {
         uint64_t bytes = 0;
@@ -375,7 +375,7 @@ moepage_status mp_transfer_keep_failure(const mp_copy *copy, moepage_status stat
     mp_transfer *transfer = (mp_transfer *)(uintptr_t)copy->fill_user;
     uint32_t key = copy->fill_key[0] * transfer->experts + copy->fill_key[1];
     if (status)
-        mp_failure_note(&transfer->failure, key, moepage_last_error());
+        mp_failure_note(&transfer->failure, key, status, moepage_last_error());
     return status;
 }
 

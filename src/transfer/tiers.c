@@ -124,11 +124,19 @@ const char *mp_transfer_explain(mp_transfer *transfer, uint32_t key, moepage_sta
     if (status == MOEPAGE_E_BUSY || status == MOEPAGE_E_DEVICE)
         return moepage_status_text(status); /* the image is not at fault */
 
-    /* The sentences of the last failures alone are kept. */
+    /* Another expert's failure came after this one's. */
     if (mp_model_check_image(model, key / transfer->experts, key % transfer->experts,
-                             transfer->bus_form) != status)
+                             transfer->bus_form) == status) {
+        snprintf(out, capacity, "%s", moepage_last_error());
+        return out;
+    }
+    char last[MP_FAILURE_BYTES];
+    mp_failure_recall_status(&transfer->failure, status, last, sizeof last);
+    if (!*last && transfer->tier)
+        mp_failure_recall_status(&transfer->tier->failure, status, last, sizeof last);
+    if (!*last)
         return moepage_status_text(status);
-    snprintf(out, capacity, "%s", moepage_last_error());
+    snprintf(out, capacity, "%s; the last such failure: %s", moepage_status_text(status), last);
     return out;
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "fake_device.h"
+#include "pool_inside.h"
 #include "pool_rig.h"
 #include "testing.h"
 
@@ -194,6 +195,27 @@ static void test_pool_transfers_fail_one_by_one_in_every_tier(void **state)
         }
 }
 
+/* Reads fail side by side: a failure whose own sentence another's has replaced is explained by that one. */
+static void test_pool_transfers_failures_are_explained(void **state)
+{
+    (void)state;
+    moepage_session *session = open_rig(MOEPAGE_PREFETCH_HINT, 0);
+    mp_transfer *transfer = rig.pool->transfers[0];
+    char text[512];
+    assert_string_equal(mp_transfer_explain(transfer, 1, MOEPAGE_E_IO, text, sizeof text),
+                        "input/output error");
+    mp_failure_note(&transfer->failure, 1, MOEPAGE_E_IO, "first");
+    assert_string_equal(mp_transfer_explain(transfer, 1, MOEPAGE_E_IO, text, sizeof text), "first");
+    mp_failure_note(&transfer->failure, 2, MOEPAGE_E_IO, "second");
+    assert_string_equal(mp_transfer_explain(transfer, 2, MOEPAGE_E_IO, text, sizeof text),
+                        "second");
+    assert_string_equal(mp_transfer_explain(transfer, 1, MOEPAGE_E_IO, text, sizeof text),
+                        "input/output error; the last such failure: second");
+    assert_string_equal(mp_transfer_explain(transfer, 1, MOEPAGE_E_FORMAT, text, sizeof text),
+                        moepage_status_text(MOEPAGE_E_FORMAT));
+    close_rig(session);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -202,6 +224,7 @@ int main(void)
         cmocka_unit_test(test_pool_transfers_of_prefetches_fail_quietly),
         cmocka_unit_test(test_pool_transfers_of_half_failed_prefetches_begin_anew),
         cmocka_unit_test(test_pool_transfers_fail_one_by_one_in_every_tier),
+        cmocka_unit_test(test_pool_transfers_failures_are_explained),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
