@@ -1042,8 +1042,9 @@ MOEPAGE_API moepage_status moepage_kv_pool_create(moepage_device *device,
                                                   const moepage_kv_pool_config *config,
                                                   moepage_kv_pool **out);
 
-/* Bytes that a pool with this config takes of its device's arena: whole granules for
- * config->blocks, which must be given. Errors: as moepage_kv_pool_create for the config.
+/* Bytes that a pool with this config takes of its device's arena if that has them: whole granules
+ * for config->blocks, which must be given. Where it has room for the blocks alone, granules that are
+ * chosen are smaller. Errors: as moepage_kv_pool_create for the config.
  * Since 0.7. [any] */
 MOEPAGE_API moepage_status moepage_kv_pool_sizes(const moepage_kv_pool_config *config,
                                                  uint64_t *arena_bytes);

@@ -52,24 +52,10 @@ moepage_status moepage_kv_pool_create(moepage_device *device, const moepage_kv_p
     return mp_kv_pool_create(device, &own, out);
 }
 
-/* One block over all layers, each layer's share padded. */
-static moepage_status size_block(const moepage_kv_pool_config *config, uint64_t *out)
-{
-    *out = 0;
-    for (uint32_t layer = 0; layer < config->layers; layer++) {
-        uint64_t bytes = (uint64_t)config->block_tokens * config->bytes_per_token[layer];
-        bytes = (bytes + MP_KV_LAYER_ALIGN - 1) / MP_KV_LAYER_ALIGN * MP_KV_LAYER_ALIGN;
-        if (__builtin_add_overflow(*out, bytes, out))
-            return mp_fail(MOEPAGE_E_ARGUMENT, "the bytes of one block overflow at layer %u",
-                           layer);
-    }
-    return MOEPAGE_OK;
-}
-
 moepage_status moepage_kv_pool_sizes(const moepage_kv_pool_config *config, uint64_t *arena_bytes)
 {
     moepage_kv_pool_config own;
-    uint64_t block, bytes;
+    uint64_t bytes;
     moepage_status status = MP_CONFIG_READ(own, config);
     if (!status)
         status = check_config(&own);
@@ -78,17 +64,10 @@ moepage_status moepage_kv_pool_sizes(const moepage_kv_pool_config *config, uint6
                          arena_bytes ? "blocks is 0: say how many the pool is to have"
                                      : "arena_bytes is NULL");
     if (!status)
-        status = size_block(&own, &block);
-    if (status)
-        return status;
-    const uint32_t run = own.blocks_per_granule ? own.blocks_per_granule : 1;
-    const uint64_t granules = own.blocks / run + (own.blocks % run != 0);
-    if (__builtin_mul_overflow(block, run, &block) ||
-        __builtin_mul_overflow(block, granules, &bytes))
-        return mp_fail(MOEPAGE_E_ARGUMENT, "%llu KV blocks: the total overflows 64 bits",
-                       (unsigned long long)own.blocks);
-    *arena_bytes = bytes;
-    return MOEPAGE_OK;
+        status = mp_kv_shape_claim(&own, &bytes);
+    if (!status)
+        *arena_bytes = bytes;
+    return status;
 }
 
 moepage_status moepage_kv_pool_destroy(moepage_kv_pool *pool)

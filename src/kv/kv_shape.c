@@ -16,29 +16,33 @@
 #define POOL_GRANULES 32u
 
 typedef struct kv_sizes {
+    uint64_t block;   /* over all layers */
     uint64_t largest; /* layer's share of a block */
     uint64_t common;  /* size of all shares, 0 if they differ */
 } kv_sizes;
 
-static moepage_status measure_layers(mp_kv_shape *shape, const uint32_t *bytes_per_token,
-                                     kv_sizes *sizes)
+static uint64_t layer_bytes(const moepage_kv_pool_config *config, uint32_t layer)
+{
+    uint64_t bytes = (uint64_t)config->block_tokens * config->bytes_per_token[layer];
+    return (bytes + MP_KV_LAYER_ALIGN - 1) / MP_KV_LAYER_ALIGN * MP_KV_LAYER_ALIGN;
+}
+
+static moepage_status measure_layers(const moepage_kv_pool_config *config, kv_sizes *sizes)
 {
     bool differ = false;
     *sizes = (kv_sizes){0};
-    for (uint32_t layer = 0; layer < shape->layers; layer++) {
-        uint64_t bytes = (uint64_t)shape->block_tokens * bytes_per_token[layer];
-        bytes = (bytes + MP_KV_LAYER_ALIGN - 1) / MP_KV_LAYER_ALIGN * MP_KV_LAYER_ALIGN;
-        shape->layer_bytes[layer] = bytes;
-        if (__builtin_add_overflow(shape->block_bytes, bytes, &shape->block_bytes))
+    for (uint32_t layer = 0; layer < config->layers; layer++) {
+        uint64_t bytes = layer_bytes(config, layer);
+        if (__builtin_add_overflow(sizes->block, bytes, &sizes->block))
             return mp_fail(MOEPAGE_E_ARGUMENT, "the bytes of one block overflow at layer %u",
                            layer);
         differ |= bytes && sizes->largest && bytes != sizes->largest;
         if (bytes > sizes->largest)
             sizes->largest = bytes;
     }
-    if (!shape->block_bytes)
+    if (!sizes->block)
         return mp_fail(MOEPAGE_E_ARGUMENT,
-                       "bytes_per_token is 0 for all %u layers: no layer keeps KV", shape->layers);
+                       "bytes_per_token is 0 for all %u layers: no layer keeps KV", config->layers);
     sizes->common = differ ? 0 : sizes->largest;
     return MOEPAGE_OK;
 }
@@ -108,9 +112,12 @@ static moepage_status shape_granules(mp_kv_shape *shape, const moepage_kv_pool_c
                                      uint64_t arena_bytes, uint64_t room_bytes, uint64_t *granules)
 {
     kv_sizes sizes;
-    moepage_status status = measure_layers(shape, config->bytes_per_token, &sizes);
+    moepage_status status = measure_layers(config, &sizes);
     if (status)
         return status;
+    shape->block_bytes = sizes.block;
+    for (uint32_t layer = 0; layer < shape->layers; layer++)
+        shape->layer_bytes[layer] = layer_bytes(config, layer);
     uint64_t room = room_bytes / shape->block_bytes;
     uint64_t wanted = config->blocks ? config->blocks : room;
     if (wanted == 0 || wanted > room)
@@ -143,6 +150,23 @@ moepage_status mp_kv_shape_init(mp_kv_shape *shape, const moepage_kv_pool_config
     if (status)
         mp_kv_shape_fini(shape);
     return status;
+}
+
+moepage_status mp_kv_shape_claim(const moepage_kv_pool_config *config, uint64_t *bytes)
+{
+    kv_sizes sizes;
+    moepage_status status = measure_layers(config, &sizes);
+    if (status)
+        return status;
+    mp_kv_shape shape = {.blocks_per_granule = config->blocks_per_granule};
+    if (!shape.blocks_per_granule)
+        shape.blocks_per_granule = choose_run(sizes.largest, config->blocks, UINT64_MAX);
+    const uint64_t granules = mp_kv_shape_granules(&shape, config->blocks);
+    if (__builtin_mul_overflow(sizes.block, shape.blocks_per_granule, &shape.granule_bytes) ||
+        __builtin_mul_overflow(shape.granule_bytes, granules, bytes))
+        return mp_fail(MOEPAGE_E_ARGUMENT, "%llu KV blocks: the total overflows 64 bits",
+                       (unsigned long long)config->blocks);
+    return MOEPAGE_OK;
 }
 
 void mp_kv_shape_fini(mp_kv_shape *shape)

@@ -36,6 +36,8 @@ typedef struct mp_kv_shape {
  * BUDGET or NO_MEMORY. */
 moepage_status mp_kv_shape_init(mp_kv_shape *shape, const moepage_kv_pool_config *config,
                                 uint64_t arena_bytes, uint64_t room_bytes, uint64_t *granules);
+/* Returns the bytes that a pool of config->blocks >= 1 takes where the arena has them. May fail with ARGUMENT. */
+moepage_status mp_kv_shape_claim(const moepage_kv_pool_config *config, uint64_t *bytes);
 /* A zeroed struct is allowed. */
 void mp_kv_shape_fini(mp_kv_shape *shape);
 

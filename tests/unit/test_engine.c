@@ -380,7 +380,7 @@ static void test_engine_kv_sizes_are_those_of_the_pool(void **state)
     const moepage_device_config room =
         MOEPAGE_DEVICE_CONFIG(.budget_bytes = 4 << 20, .workspace_bytes = 4096);
     for (uint32_t run = 0; run <= 3; run++)
-        for (kv.blocks = 1; kv.blocks < 40; kv.blocks += 6) {
+        for (kv.blocks = 1; kv.blocks < 200; kv.blocks += 6) {
             moepage_device *device = NULL;
             moepage_kv_pool *pool = NULL;
             moepage_device_info info = MOEPAGE_DEVICE_INFO();
@@ -403,6 +403,26 @@ static void test_engine_kv_sizes_are_those_of_the_pool(void **state)
     kv.blocks = 1;
     expect_refusal(moepage_kv_pool_sizes(&kv, NULL), MOEPAGE_E_ARGUMENT, "arena_bytes is NULL");
     assert_int_equal(bytes, 77);
+}
+
+/* The size that an engine finds by itself has room for its pools, also where KV's granules have several blocks. */
+static void test_engine_opens_in_the_size_it_asks_for(void **state)
+{
+    (void)state;
+    moepage_kv_pool_config kv = MOEPAGE_KV_POOL_CONFIG(.layers = 2, .bytes_per_token = token_bytes);
+    const moepage_engine_config config = MOEPAGE_ENGINE_CONFIG(.kv = &kv);
+    open_bank();
+    for (kv.blocks = 60; kv.blocks < 260; kv.blocks += 5) {
+        moepage_kv_pool_info info = MOEPAGE_KV_POOL_INFO();
+        moepage_engine *engine = NULL;
+        assert_int_equal(open_with("slots=6 max_tokens=4", config, &engine), MOEPAGE_OK);
+        assert_int_equal(pool_of(engine).slots, 6);
+        assert_int_equal(moepage_kv_pool_get_info(moepage_engine_kv_pool(engine), &info),
+                         MOEPAGE_OK);
+        assert_in_range(info.blocks, kv.blocks, kv.blocks + info.blocks_per_granule - 1);
+        close_engine(engine);
+    }
+    bank_model_close(&bank);
 }
 
 static void test_engine_shows_the_objects_it_is_made_of(void **state)
@@ -684,6 +704,7 @@ int main(void)
         cmocka_unit_test(test_engine_budget_too_small_names_what_is_needed),
         cmocka_unit_test(test_engine_gives_kv_its_blocks_first),
         cmocka_unit_test(test_engine_kv_sizes_are_those_of_the_pool),
+        cmocka_unit_test(test_engine_opens_in_the_size_it_asks_for),
         cmocka_unit_test(test_engine_shows_the_objects_it_is_made_of),
         cmocka_unit_test(test_engine_text_takes_precedence_over_the_config),
         cmocka_unit_test(test_engine_lives_until_nothing_else_uses_its_parts),
