@@ -242,3 +242,10 @@ void mp_home_set_kv(struct moepage_device *home, struct moepage_kv_pool *kv)
     home->owed_blocks = 0;
     pthread_mutex_unlock(&home->budget_lock);
 }
+
+void mp_home_set_budget_watch(struct moepage_device *home, mp_budget_watch *watch)
+{
+    pthread_mutex_lock(&home->budget_lock);
+    home->budget_watch = watch;
+    pthread_mutex_unlock(&home->budget_lock);
+}

@@ -11,6 +11,11 @@
 #include "base/ledger.h"
 #include "device/seam.h"
 
+/* Told, with budget_lock held, that the budget or its aim may have moved. */
+typedef struct mp_budget_watch {
+    void (*moved)(struct mp_budget_watch *watch);
+} mp_budget_watch;
+
 struct moepage_device {
     mp_handle handle;
     mp_device *device;   /* the machine behind the seam */
@@ -27,6 +32,7 @@ struct moepage_device {
     struct moepage_expert_pool *experts; /* that lives here, or NULL */
     struct moepage_kv_pool *kv;
     uint64_t owed_slots, owed_blocks; /* that smaller budgets have taken from them */
+    mp_budget_watch *budget_watch;    /* or NULL */
     pthread_mutex_t compute_lock;
     mp_stream *compute; /* NULL until the first call; under compute_lock */
     mp_graveyard graveyard;
@@ -55,9 +61,11 @@ bool mp_home_settle(struct moepage_device *home);
 /* Raises the budget, and the aim with it. NO_MEMORY, and nothing has changed. */
 moepage_status mp_home_grow(struct moepage_device *home, uint64_t budget);
 
-/* Says which pool lives on the device now, NULL for none; waits for a move of the budget. Not with the lock. */
+/* Say which pool lives on the device now, and what watches its budget, NULL for none; they wait for a move of the budget.
+ * Not with the lock. */
 void mp_home_set_experts(struct moepage_device *home, struct moepage_expert_pool *experts);
 void mp_home_set_kv(struct moepage_device *home, struct moepage_kv_pool *kv);
+void mp_home_set_budget_watch(struct moepage_device *home, mp_budget_watch *watch);
 
 /* ---- streams ---- */
 

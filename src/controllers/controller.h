@@ -54,6 +54,7 @@ struct moepage_controller {
     mp_watch watch;
     mp_kv_watch kv_watch;
     mp_kv_loan loan;
+    mp_budget_watch budget_watch; /* while it lends */
     struct moepage_expert_pool *experts;
     mp_pool_shape shape;              /* of the experts */
     struct moepage_kv_pool *kv;       /* or NULL */

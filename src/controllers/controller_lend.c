@@ -92,11 +92,29 @@ static moepage_status recall(mp_kv_loan *loan, uint64_t wanted, void *native)
     return status;
 }
 
+/* KV's share is what could come back: no more than there is room for. */
+static void see_budget(mp_budget_watch *watch)
+{
+    struct moepage_controller *controller =
+        (struct moepage_controller *)((char *)watch -
+                                      offsetof(struct moepage_controller, budget_watch));
+    mp_scene scene;
+    pthread_mutex_lock(&controller->ticking);
+    if (controller->share) { /* it has decided, and lends */
+        mp_controller_look(controller, &scene);
+        mp_controller_offer(controller, &scene);
+    }
+    pthread_mutex_unlock(&controller->ticking);
+}
+
 void mp_controller_open_loan(struct moepage_controller *controller)
 {
     controller->loan.recall = recall;
-    if (mp_controller_lends(controller))
-        mp_kv_pool_set_loan(controller->kv, &controller->loan);
+    controller->budget_watch.moved = see_budget;
+    if (!mp_controller_lends(controller))
+        return;
+    mp_kv_pool_set_loan(controller->kv, &controller->loan);
+    mp_home_set_budget_watch(controller->home, &controller->budget_watch);
 }
 
 void mp_controller_close_loan(struct moepage_controller *controller)
@@ -104,6 +122,7 @@ void mp_controller_close_loan(struct moepage_controller *controller)
     mp_scene scene;
     if (!mp_controller_lends(controller))
         return;
+    mp_home_set_budget_watch(controller->home, NULL);
     pthread_mutex_lock(&controller->ticking);
     mp_controller_look(controller, &scene);
     const mp_split all = scene.now;

@@ -61,7 +61,9 @@ void mp_controller_look(struct moepage_controller *controller, mp_scene *scene)
     *scene = (mp_scene){.arena_bytes = arena_bytes};
     look_at_experts(controller, scene);
     look_at_kv(controller, scene);
-    scene->bounds.budget_bytes = arena_bytes - scene->image_bytes;
+    /* A small budget may have no room for images that are there. */
+    scene->bounds.budget_bytes =
+        arena_bytes > scene->image_bytes ? arena_bytes - scene->image_bytes : 0;
     pthread_mutex_lock(&controller->lock);
     scene->bounds.kv_floor = mp_controller_floor(controller);
     controller->now_units = scene->here.slots / controller->unit_slots;

@@ -190,27 +190,34 @@ static moepage_status shrink(struct moepage_device *home, uint64_t budget, void 
     moepage_status status = plan_shrink(home, budget, limit, &plan);
     if (moved && !plan.experts && can_move(home->experts))
         mp_pool_stay(home->experts);
-    if (!status)
-        status = carry_out(home, &plan, stream);
-    if (status && status != MOEPAGE_E_BUSY) {
-        const mp_kept_error kept = mp_error_keep();
-        (void)grow(home, home->ledger.limit, stream);
-        return mp_fail_kept(status, &kept);
-    }
-    return status;
+    return status ? status : carry_out(home, &plan, stream);
 }
 
 /* ---- either ---- */
+
+/* Any failure but BUSY gives an aim up. */
+static moepage_status move(struct moepage_device *home, uint64_t budget, void *stream)
+{
+    moepage_status status = mp_home_check_budget(home, budget);
+    if (!status)
+        status =
+            budget < home->ledger.limit ? shrink(home, budget, stream) : grow(home, budget, stream);
+    if (!status || status == MOEPAGE_E_BUSY)
+        return status;
+    const mp_kept_error kept = mp_error_keep();
+    (void)grow(home, home->ledger.limit, stream);
+    return mp_fail_kept(status, &kept);
+}
 
 /* The lock is held. */
 static moepage_status set(struct moepage_device *home, uint64_t budget, void *stream)
 {
     if (budget == home->ledger.limit && budget == home->aim)
         return MOEPAGE_OK;
-    moepage_status status = mp_home_check_budget(home, budget);
-    if (status)
-        return status;
-    return budget < home->ledger.limit ? shrink(home, budget, stream) : grow(home, budget, stream);
+    const moepage_status status = move(home, budget, stream);
+    if (home->budget_watch)
+        home->budget_watch->moved(home->budget_watch);
+    return status;
 }
 
 moepage_status mp_budget_set(struct moepage_device *home, uint64_t bytes, void *stream)

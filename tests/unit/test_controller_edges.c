@@ -160,6 +160,64 @@ static void test_controller_edges_a_floor_beyond_all_numbers_is_infeasible(void 
     }
 }
 
+/* The budget, of whole parts of memory, has room for the images and little else: that is no split, and none is asked for. */
+static void test_controller_edges_images_that_leave_nothing_are_infeasible(void **state)
+{
+    (void)state;
+    enum { PAGE = 4096, WORKSPACE = 1 << 20, IMAGE_PAGES = 7 };
+    static const uint32_t token_bytes[1] = {64};
+    const bank_shape shape = {.layers = LAYERS,
+                              .experts = 10,
+                              .top_k = 3,
+                              .hidden = 16,
+                              .intermediate = 8,
+                              .dtype = MOEPAGE_DTYPE_BF16,
+                              .pack_forms = 1u << MOEPAGE_FORM_EXPH,
+                              .seed = 5};
+    bank_model bank;
+    moepage_device *device = NULL;
+    moepage_kv_pool *kv = NULL;
+    moepage_expert_pool *experts = NULL;
+    moepage_session *session = NULL;
+    moepage_controller *controller = NULL;
+    moepage_controller_report report = MOEPAGE_CONTROLLER_REPORT();
+    bank_model_open(&bank, &shape);
+    const moepage_device_config room =
+        MOEPAGE_DEVICE_CONFIG(.threads = 1, .workspace_bytes = WORKSPACE,
+                              .budget_bytes = WORKSPACE + IMAGE_PAGES * PAGE,
+                              .max_budget_bytes = WORKSPACE + 20 * PAGE);
+    assert_int_equal(moepage_device_open("host", &room, &device), MOEPAGE_OK);
+    assert_int_equal(moepage_kv_pool_create(device,
+                                            &MOEPAGE_KV_POOL_CONFIG(.block_tokens = 1, .layers = 1,
+                                                                    .bytes_per_token = token_bytes,
+                                                                    .blocks_per_granule = 1,
+                                                                    .blocks = 2),
+                                            &kv),
+                     MOEPAGE_OK);
+    assert_int_equal(
+        moepage_expert_pool_create(&device, 1, bank.model,
+                                   &MOEPAGE_EXPERT_POOL_CONFIG(.slots = 5, .compressed_experts = 9),
+                                   &experts),
+        MOEPAGE_OK);
+    assert_int_equal(moepage_session_create(experts, kv, NULL, &session), MOEPAGE_OK);
+    assert_int_equal(
+        moepage_controller_create(experts, kv,
+                                  &MOEPAGE_CONTROLLER_CONFIG(.mode = MOEPAGE_CONTROL_DUAL_RESIZE,
+                                                             .burst_steps = 1),
+                                  &controller),
+        MOEPAGE_OK);
+    assert_int_equal(moepage_session_begin(session, &MOEPAGE_STEP(1)), MOEPAGE_OK);
+    assert_int_equal(moepage_session_end(session, NULL), MOEPAGE_OK);
+    assert_int_equal(moepage_controller_tick(controller, NULL, &report), MOEPAGE_OK);
+    assert_int_equal(report.outcome, MOEPAGE_CONTROL_INFEASIBLE);
+    assert_int_equal(moepage_controller_destroy(controller), MOEPAGE_OK);
+    assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
+    assert_int_equal(moepage_expert_pool_destroy(experts), MOEPAGE_OK);
+    assert_int_equal(moepage_kv_pool_destroy(kv), MOEPAGE_OK);
+    assert_int_equal(moepage_device_close(device), MOEPAGE_OK);
+    bank_model_close(&bank);
+}
+
 /* Eight sequences that share a prefix have its blocks once. */
 static void test_controller_edges_shared_blocks_count_once(void **state)
 {
@@ -324,6 +382,7 @@ int main(void)
         cmocka_unit_test(test_controller_edges_flux_leaves_kv_one_unit),
         cmocka_unit_test(test_controller_edges_moves_whole_granules),
         cmocka_unit_test(test_controller_edges_a_floor_beyond_all_numbers_is_infeasible),
+        cmocka_unit_test(test_controller_edges_images_that_leave_nothing_are_infeasible),
         cmocka_unit_test(test_controller_edges_shared_blocks_count_once),
         cmocka_unit_test(test_controller_edges_what_runs_is_never_below_the_floor),
         cmocka_unit_test(test_controller_edges_a_tick_inside_a_step_moves_no_table),
