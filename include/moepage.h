@@ -1354,7 +1354,8 @@ MOEPAGE_API moepage_status moepage_session_begin(moepage_session *session,
  * together, as far as the session's share of the slots suffices: a layer that takes several groups
  * uses all of it. BUSY: there is no slot, because all are pinned, in open plans (of other sessions
  * too, if these were opened before this session came), or held by plans whose loads failed. STATE:
- * no step is open, the layer is already open, or 4 others are. With a plan also a failed load's own
+ * no step is open, the layer is already open, or 4 others are. With a plan also BUDGET: the experts of
+ * one token do not fit in the session's share, with MOEPAGE_GROUP_TOKENS; and a failed load's own
  * status: IO, FORMAT, CALLBACK, NO_MEMORY, DEVICE. [one] */
 MOEPAGE_API moepage_status moepage_session_route(moepage_session *session, uint32_t layer,
                                                  const moepage_routing *routing,

@@ -34,6 +34,15 @@ uint32_t mp_cache_sharers(const mp_cache *cache)
     return clients > apart ? clients - apart : 0;
 }
 
+uint32_t mp_cache_needed(const mp_cache *cache, uint32_t clients)
+{
+    uint32_t most = 1;
+    for (uint32_t c = 0; c < MP_MAX_CLIENTS; c++)
+        if (cache->clients[c] && cache->clients[c]->need > most)
+            most = cache->clients[c]->need;
+    return clients * most;
+}
+
 uint32_t mp_cache_share(const mp_cache *cache)
 {
     uint32_t sum = 0, sharers = mp_cache_sharers(cache);
@@ -73,9 +82,10 @@ uint32_t mp_client_quota(const mp_client *client, uint32_t layer, uint32_t devic
     if (share > reserved || aim >= capacity)
         return excess_of(share, reserved);
     /* The shard is about to shrink, and the client already holds all of its future share or more.
-     * If the old share still allows it, it may hold one at a time, so that it makes progress while
-     * its holds decrease. */
-    return excess_of(excess_of(capacity, pinned) / clients, reserved) > 0;
+     * As far as the old share still allows it, it may hold what it needs at once, so that it makes
+     * progress while its holds decrease. */
+    const uint32_t left = excess_of(excess_of(capacity, pinned) / clients, reserved);
+    return left < client->need ? left : client->need;
 }
 
 moepage_status mp_cache_check_share(const mp_cache *cache, uint32_t n_clients)
@@ -157,9 +167,9 @@ moepage_status mp_cache_reserve_pin(mp_cache *cache, uint32_t key, uint32_t keep
 {
     mp_scope *scope = mp_shard_scope(mp_cache_shard_of(cache, key), key);
     uint32_t capacity = atomic_load(&scope->aim), pinned = atomic_load(&scope->pinned);
-    uint32_t clients = atomic_load(&cache->n_clients);
-    if (keep < clients)
-        keep = clients;
+    uint32_t needed = mp_cache_needed(cache, atomic_load(&cache->n_clients));
+    if (keep < needed)
+        keep = needed;
     if (capacity < scope->members && pinned + 1 + keep > capacity)
         return mp_fail(MOEPAGE_E_BUDGET,
                        "%u experts are pinned; one more would leave fewer than %u "
@@ -244,15 +254,17 @@ uint32_t mp_scope_capacity_in(const mp_shard *shard, const mp_scope *scope, mp_s
 moepage_status mp_shard_check_capacity(const mp_shard *shard, mp_span slots, uint32_t asked)
 {
     uint32_t clients = mp_cache_sharers(shard->cache), n_scopes = shard->cache->n_scopes;
+    uint32_t needed = mp_cache_needed(shard->cache, clients);
     for (uint32_t i = 0; i < n_scopes; i++) {
         uint32_t pinned = atomic_load(&shard->scopes[i].pinned);
         uint32_t capacity = mp_scope_capacity_in(shard, &shard->scopes[i], slots);
-        if (capacity < shard->scopes[i].members && capacity < clients + pinned)
-            return mp_fail(MOEPAGE_E_BUDGET,
-                           "%u slots are too few for %u sessions and %u pins (%u of them are there "
-                           "before and after: a smaller step leaves more)",
-                           asked, clients, pinned,
-                           slots.end > slots.first ? slots.end - slots.first : 0);
+        if (capacity < shard->scopes[i].members && capacity < needed + pinned)
+            return mp_fail(
+                MOEPAGE_E_BUDGET,
+                "%u slots are too few for %u sessions, which need %u, and %u pins (%u of "
+                "them are there before and after: a smaller step leaves more)",
+                asked, clients, needed, pinned,
+                slots.end > slots.first ? slots.end - slots.first : 0);
     }
     return MOEPAGE_OK;
 }

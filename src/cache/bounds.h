@@ -17,6 +17,8 @@ typedef struct mp_span {
 moepage_status mp_cache_check_share(const mp_cache *cache, uint32_t n_clients);
 /* Returns the number of clients among which unpinned slots are divided. No lock. */
 uint32_t mp_cache_sharers(const mp_cache *cache);
+/* Returns the slots that so many clients need if each is to hold at once what any of them has to. */
+uint32_t mp_cache_needed(const mp_cache *cache, uint32_t clients);
 /* Returns a client's share of the slots, pinned ones included. No lock. */
 uint32_t mp_cache_share(const mp_cache *cache);
 /* Takes `asked` slots (0 = as many as the client may hold) away from those divided among clients.

@@ -94,9 +94,9 @@ const mp_policy *mp_cache_policy(const mp_cache *cache);
 
 /* ---- clients (clients.c); the lock is not held ---- */
 
-/* Adds a client. Fails with BUDGET if a client's share of the slots would be nothing,
- * and with NO_MEMORY. */
-moepage_status mp_client_join(mp_cache *cache, mp_client **out);
+/* Adds a client; `need` >= 1: the slots that it has to hold at once, which a smaller cache leaves it if
+ * it has them. Fails with BUDGET if a client's share of the slots would be nothing, and with NO_MEMORY. */
+moepage_status mp_client_join(mp_cache *cache, uint32_t need, mp_client **out);
 /* Removes a client; the room above has already dropped what it wanted ahead of need. */
 void mp_client_leave(mp_client *client);
 uint32_t mp_client_index(const mp_client *client);

@@ -43,7 +43,7 @@ static moepage_status enter(mp_cache *cache, mp_client *client)
     return MOEPAGE_OK;
 }
 
-moepage_status mp_client_join(mp_cache *cache, mp_client **out)
+moepage_status mp_client_join(mp_cache *cache, uint32_t need, mp_client **out)
 {
     /* Room for two whole steps of hits before they must be replayed. */
     uint64_t ring_words = 2ull * cache->layers * (MP_TOUCH_HEADER + cache->experts);
@@ -53,6 +53,7 @@ moepage_status mp_client_join(mp_cache *cache, mp_client **out)
     mp_client *client = alloc_client(cache, words);
     if (!client)
         return mp_fail(MOEPAGE_E_NO_MEMORY, "no memory for a touch ring of %u words", words);
+    client->need = need;
     pthread_mutex_lock(cache->lock);
     moepage_status status = enter(cache, client);
     pthread_mutex_unlock(cache->lock);

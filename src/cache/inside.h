@@ -96,6 +96,7 @@ typedef struct mp_touch_ring {
 struct mp_client {
     mp_cache *cache;
     uint32_t index;
+    uint32_t need; /* slots that it must be able to hold at once */
     mp_touch_ring ring;
     uint32_t decodes; /* of its step; its own thread's */
     /* Slots that the open layers hold or will hold at once: all layers together, and the layer with

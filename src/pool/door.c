@@ -72,10 +72,10 @@ static void leave_versions(struct moepage_expert_pool *pool, const mp_client *cl
         mp_versions_leave(pool->versions[d], mp_client_index(client));
 }
 
-moepage_status mp_client_open(struct moepage_expert_pool *pool, mp_client **out)
+moepage_status mp_client_open(struct moepage_expert_pool *pool, uint32_t need, mp_client **out)
 {
     mp_client *client;
-    moepage_status status = mp_client_join(pool->cache, &client);
+    moepage_status status = mp_client_join(pool->cache, need, &client);
     if (status)
         return status;
     for (uint32_t d = 0; d < pool->n_devices && pool->serves_versions && !status; d++)
@@ -261,14 +261,17 @@ void mp_pool_replay_hits(struct moepage_expert_pool *pool)
     pthread_mutex_unlock(&pool->lock);
 }
 
-/* There must be a slot for every session, and slots for one layer's top-k, beside the pinned ones. No
- * session needs any where low versions are computed with. */
+/* There must be what every session needs, and slots for one layer's top-k, beside the pinned ones, or for all
+ * experts. No session needs any where low versions are computed with. */
 static uint32_t least_slots(const struct moepage_expert_pool *pool)
 {
-    uint32_t sessions = mp_cache_clients(pool->cache), top_k = pool->model->info.top_k;
+    const mp_pool_shape shape = mp_pool_get_shape(pool);
+    uint32_t needed = mp_cache_needed(pool->cache, mp_cache_clients(pool->cache));
+    uint32_t top_k = pool->model->info.top_k, all = shape.keys / shape.step_slots;
     if (pool->serves_versions)
         return mp_versions_least(pool->versions[0]);
-    return (sessions > top_k ? sessions : top_k) + mp_cache_most_pinned(pool->cache);
+    needed = (needed > top_k ? needed : top_k) + mp_cache_most_pinned(pool->cache);
+    return needed < all ? needed : all;
 }
 
 mp_pool_survey mp_pool_look(struct moepage_expert_pool *pool)

@@ -75,8 +75,9 @@ bool mp_pool_has(const struct moepage_expert_pool *pool, uint32_t key);
 
 /* ---- clients ---- */
 
-/* Fails with BUDGET if a session's share of the slots would be nothing, and with NO_MEMORY. */
-moepage_status mp_client_open(struct moepage_expert_pool *pool, mp_client **out);
+/* `need`: as for mp_client_join. Fails with BUDGET if a session's share of the slots would be nothing,
+ * and with NO_MEMORY. */
+moepage_status mp_client_open(struct moepage_expert_pool *pool, uint32_t need, mp_client **out);
 /* Frees the client; NULL is a no-op. */
 void mp_client_close(struct moepage_expert_pool *pool, mp_client *client);
 /* Sets the stream on which a session's work reads a device's slots, after the stream's creation;

@@ -327,6 +327,12 @@ static moepage_status open_exchange(struct moepage_session *session)
     return status;
 }
 
+/* Returns the slots without which a session cannot go on: an expert at a time, or a token's together. */
+static uint32_t count_needed(const moepage_session_config *config)
+{
+    return config->grouping == MOEPAGE_GROUP_TOKENS ? config->max_top_k : 1;
+}
+
 static moepage_status open_parts(struct moepage_session *session, struct moepage_kv_pool *kv)
 {
     mp_step_view *step = &session->step;
@@ -335,7 +341,7 @@ static moepage_status open_parts(struct moepage_session *session, struct moepage
         status = mp_operands_open(&step->shape, step->config.miss == MOEPAGE_MISS_HOST,
                                   &session->operands);
     if (!status)
-        status = mp_client_open(step->pool, &step->client);
+        status = mp_client_open(step->pool, count_needed(&step->config), &step->client);
     if (!status)
         status = choose_math(session);
     for (uint32_t d = 0; d < step->shape.n_devices && !status; d++)

@@ -412,8 +412,58 @@ static void test_budget_waits_for_a_pin_and_an_aim_can_be_given_up(void **state)
     assert_int_equal(set(10 * slot_bytes), MOEPAGE_E_BUSY);
     assert_int_equal(set(slot_bytes), MOEPAGE_E_BUDGET); /* any other failure gives it up, too */
     assert_int_equal(info_of(device).budget_aim_bytes, KEYS * slot_bytes + WORKSPACE);
+    for (uint64_t wrong = 0; wrong <= 2 * KEYS; wrong += 2 * KEYS) {
+        assert_int_equal(set(10 * slot_bytes), MOEPAGE_E_BUSY);
+        assert_int_equal(set(wrong * slot_bytes), MOEPAGE_E_BUDGET);
+        assert_int_equal(info_of(device).budget_aim_bytes, KEYS * slot_bytes + WORKSPACE);
+    }
     OK(moepage_expert_pool_unpin(experts, key / EXPERTS, key % EXPERTS));
     OK(set(10 * slot_bytes));
+    close_all();
+}
+
+/* Routes two tokens without a common expert. */
+static void route_pairs(moepage_session *of)
+{
+    const int32_t ids[2 * TOP_K] = {0, 1, 2, 3};
+    const float weights[2 * TOP_K] = {1, 1, 1, 1};
+    moepage_plan plan = MOEPAGE_PLAN();
+    OK(moepage_session_begin(of, &MOEPAGE_STEP(2)));
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        OK(moepage_session_route(of, layer, &MOEPAGE_ROUTING(TOP_K, ids, weights), &plan));
+        while (plan.group + 1 < plan.n_groups)
+            OK(moepage_session_next_group(of, layer, &plan));
+        OK(moepage_session_retire(of, layer));
+    }
+    OK(moepage_session_end(of, NULL));
+}
+
+/* Sessions that take tokens whole keep slots for a token each, whatever makes the pool smaller. */
+static void test_budget_leaves_room_for_whole_tokens(void **state)
+{
+    (void)state;
+    moepage_session *of[2];
+    open_model();
+    open_device(KEYS * slot_bytes, KEYS * slot_bytes);
+    open_pools(0, 0);
+    OK(moepage_session_destroy(session));
+    session = NULL;
+    for (uint32_t i = 0; i < 2; i++)
+        OK(moepage_session_create(experts, NULL,
+                                  &MOEPAGE_SESSION_CONFIG(.max_tokens = 2,
+                                                          .grouping = MOEPAGE_GROUP_TOKENS),
+                                  &of[i]));
+    assert_int_equal(set(3 * slot_bytes), MOEPAGE_E_BUDGET);
+    assert_true(said("at the fewest"));
+    assert_int_equal(moepage_split_set(experts, NULL, 3, 0, NULL), MOEPAGE_E_BUDGET);
+    OK(set(5 * slot_bytes));
+    OK(moepage_expert_pool_pin(experts, 0, 0));
+    assert_int_equal(moepage_expert_pool_pin(experts, 0, 1), MOEPAGE_E_BUDGET);
+    for (uint32_t i = 0; i < 2; i++)
+        route_pairs(of[i]);
+    for (uint32_t i = 0; i < 2; i++)
+        OK(moepage_session_destroy(of[i]));
+    OK(moepage_expert_pool_unpin(experts, 0, 0));
     close_all();
 }
 
@@ -665,6 +715,7 @@ int main(void)
         cmocka_unit_test(test_budget_below_the_maximum_is_split_as_any_other),
         cmocka_unit_test(test_budget_waits_for_an_open_plan),
         cmocka_unit_test(test_budget_waits_for_a_pin_and_an_aim_can_be_given_up),
+        cmocka_unit_test(test_budget_leaves_room_for_whole_tokens),
         cmocka_unit_test(test_budget_that_waits_is_not_taken_up_by_others),
         cmocka_unit_test(test_budget_leaves_a_paged_tensor_what_it_has),
         cmocka_unit_test(test_budget_of_a_pool_over_several_devices_does_not_shrink_it),
