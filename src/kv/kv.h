@@ -84,7 +84,7 @@ typedef struct mp_kv_reader mp_kv_reader;
  * fail with NO_MEMORY. */
 moepage_status mp_kv_reader_open(struct moepage_kv_pool *pool, uint32_t max_sequences,
                                  mp_stream *stream, mp_kv_reader **out);
-/* NULL is a no-op. */
+/* Waits for the work of ended steps. NULL is a no-op. */
 void mp_kv_reader_close(mp_kv_reader *reader);
 uint32_t mp_kv_pool_readers(const struct moepage_kv_pool *pool);
 

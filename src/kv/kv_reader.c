@@ -32,6 +32,9 @@ void mp_kv_reader_close(mp_kv_reader *reader)
     if (!reader)
         return;
     struct moepage_kv_pool *pool = reader->pool;
+    /* Until then a pool that becomes smaller waits for it. On a failed device nothing runs any more. */
+    if (reader->stream && reader->tick)
+        (void)pool->home->device->ops->sync(reader->stream, reader->tick);
     pthread_mutex_lock(&pool->lock);
     mp_kv_reader **at = &pool->readers;
     while (*at != reader)

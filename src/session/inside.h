@@ -69,6 +69,7 @@ struct moepage_session {
     mp_handle handle;
     mp_step_view step;
     mp_kv_reader *kv;                   /* the session, as its KV pool knows it; or NULL */
+    uint32_t kv_device;                 /* on whose stream it reads KV */
     const void *taken_by;               /* the engine that runs its layers, or NULL */
     mp_feature_list features;           /* all, in the order of attaching */
     mp_feature_list on[MP_STEP_EVENTS]; /* those with a function for an event */

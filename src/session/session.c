@@ -327,6 +327,20 @@ static moepage_status open_exchange(struct moepage_session *session)
     return status;
 }
 
+/* What outlasts a step reads KV on the stream of KV's device, if the session has one there. */
+static moepage_status open_reader(struct moepage_session *session, struct moepage_kv_pool *kv)
+{
+    const mp_step_view *step = &session->step;
+    struct moepage_device *home = mp_kv_pool_home(kv);
+    uint32_t d = step->shape.n_devices - 1;
+    while (d && session->scratch[d].home != home)
+        d--;
+    const bool ordered = step->async && session->scratch[d].home == home;
+    session->kv_device = d;
+    return mp_kv_reader_open(kv, step->config.max_sequences,
+                             ordered ? session->scratch[d].compute : NULL, &session->kv);
+}
+
 /* Returns the slots without which a session cannot go on: an expert at a time, or a token's together. */
 static uint32_t count_needed(const moepage_session_config *config)
 {
@@ -348,12 +362,7 @@ static moepage_status open_parts(struct moepage_session *session, struct moepage
         status = open_scratch(session, d);
     if (!status)
         status = open_exchange(session);
-    if (!status && kv) {
-        bool ordered = step->async && mp_kv_pool_home(kv) == session->scratch[0].home;
-        status = mp_kv_reader_open(kv, step->config.max_sequences,
-                                   ordered ? session->scratch[0].compute : NULL, &session->kv);
-    }
-    return status;
+    return !status && kv ? open_reader(session, kv) : status;
 }
 
 moepage_status mp_session_create(struct moepage_expert_pool *pool, struct moepage_kv_pool *kv,

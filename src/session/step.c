@@ -194,7 +194,7 @@ static void close_step(struct moepage_session *session, bool whole)
     mp_client_publish_stats(step->client, &session->stats);
     step->open = false;
     if (session->kv)
-        mp_kv_reader_end(session->kv, session->scratch[0].last);
+        mp_kv_reader_end(session->kv, session->scratch[session->kv_device].last);
     mp_client_relieve(step->client);
 }
 

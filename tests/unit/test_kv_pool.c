@@ -1,8 +1,11 @@
 /* KV pools as a whole: creation, refusal, layer views, admission, destruction. */
+#include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kv/kv_pool.h"
 #include "kv_fixture.h"
+#include "late_device.h"
 #include "testing.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -110,6 +113,48 @@ static void test_kv_pool_destroy_waits_for_sessions_and_leaves_a_dead_handle(voi
     fake_home_close(f.home);
 }
 
+static void *open_gate(void *caller)
+{
+    usleep(20000);
+    late_gate_open(caller);
+    return NULL;
+}
+
+/* Only while the pool knows of a session does it wait for what that submitted, before blocks move. */
+static void test_kv_pool_forgets_no_session_whose_work_goes_on(void **state)
+{
+    (void)state;
+    const moepage_device_config room = {.struct_size = sizeof room,
+                                        .threads = 1,
+                                        .budget_bytes = KV_ARENA + (1 << 20),
+                                        .workspace_bytes = 1 << 20,
+                                        .max_budget_bytes = KV_ARENA + (1 << 20),
+                                        .io_threads = 1};
+    struct moepage_device *home = late_home_open(&room, false);
+    const moepage_kv_pool_config config = kv_fixture_config(8);
+    moepage_kv_pool *pool = NULL;
+    mp_kv_reader *reader = NULL;
+    late_caller caller;
+    pthread_t other;
+    mp_tick tick = 0;
+    unsigned char from = 7, to = 0;
+    late_caller_open(&caller, home);
+    assert_int_equal(moepage_kv_pool_create(home, &config, &pool), MOEPAGE_OK);
+    assert_int_equal(mp_kv_reader_open(pool, 1, caller.stream, &reader), MOEPAGE_OK);
+    assert_int_equal(mp_kv_reader_begin(reader, &MOEPAGE_STEP(1)), MOEPAGE_OK);
+    late_gate_shut(&caller);
+    late_read(&caller, &to, &from, 1);
+    assert_int_equal(home->device->ops->mark(caller.stream, &tick), MOEPAGE_OK);
+    mp_kv_reader_end(reader, tick);
+    assert_int_equal(pthread_create(&other, NULL, open_gate, &caller), 0);
+    mp_kv_reader_close(reader);
+    assert_int_equal(to, from);
+    assert_int_equal(pthread_join(other, NULL), 0);
+    assert_int_equal(moepage_kv_pool_destroy(pool), MOEPAGE_OK);
+    late_caller_close(&caller);
+    late_home_close(home);
+}
+
 static void test_kv_pool_layers_without_kv_have_no_address(void **state)
 {
     (void)state;
@@ -212,6 +257,7 @@ int main(void)
         cmocka_unit_test(test_kv_pool_create_refuses_bad_configs_and_leaves_the_device_empty),
         cmocka_unit_test(test_kv_pool_is_one_per_device),
         cmocka_unit_test(test_kv_pool_destroy_waits_for_sessions_and_leaves_a_dead_handle),
+        cmocka_unit_test(test_kv_pool_forgets_no_session_whose_work_goes_on),
         cmocka_unit_test(test_kv_pool_layers_without_kv_have_no_address),
         cmocka_unit_test(test_kv_pool_blocks_lie_inside_the_side_that_the_pool_owns),
         cmocka_unit_test(test_kv_create_stops_at_max_sequences),
