@@ -1,5 +1,6 @@
 /* The library's trace files: each sequence's decoded tokens, gathered from all steps. */
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdlib.h>
 
 #include "common/fail.h"
@@ -29,8 +30,7 @@ static int take_token(reading *r, const moepage_trace_step *step, uint32_t token
             if (step->ids[at] == MOEPAGE_NO_EXPERT)
                 return fail(RUN_REFUSED,
                             "%s: step %" PRIu64 ", layer %" PRIu32
-                            ": a token has fewer than %" PRIu32
-                            " experts, or the layer was not routed",
+                            ": a token has fewer than %" PRIu32 " experts",
                             r->path, step->step, layer, r->top_k);
             *ids++ = (uint16_t)step->ids[at];
             *weights++ = step->weights[at];
@@ -38,16 +38,26 @@ static int take_token(reading *r, const moepage_trace_step *step, uint32_t token
     return RUN_OK;
 }
 
+/* A step without some layer computes no token: hosts leave out what no logits of a prompt need. */
+static bool is_whole(const reading *r, const moepage_trace_step *step)
+{
+    for (uint32_t layer = 0; layer < r->info.moe_layers; layer++)
+        if (!step->layer_present[layer])
+            return false;
+    return true;
+}
+
 static int take_step(void *user, const moepage_trace_step *step)
 {
     reading *r = user;
+    const bool whole = is_whole(r, step);
     uint32_t token = 0;
     for (uint32_t s = 0; s < step->n_sequences; s++) {
         const moepage_step_sequence *q = &step->sequences[s];
         sim_sequence *g = sim_sequences_find(&r->sequences, q->seq);
         if (!g)
             return fail_memory();
-        if (q->phase == MOEPAGE_PHASE_PREFILL) {
+        if (!whole || q->phase == MOEPAGE_PHASE_PREFILL) {
             g->prompt_tokens += q->n_tokens;
             token += q->n_tokens;
             continue;

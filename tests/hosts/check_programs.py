@@ -7,11 +7,13 @@ import hashlib
 import json
 import os
 import re
+import subprocess
 import sys
 
-from hosts import BUDGETS, Host, Server, Tap, text_of, write_models
+from hosts import BUDGETS, HERE, Host, Server, Tap, text_of, write_models
 
 CONTEXT = 256
+SIMULATOR = os.path.join(HERE, "..", "..", "build", "bin", "moepage-sim")
 
 
 def digest(path):
@@ -77,6 +79,27 @@ def check_cli(tap, host, models):
             got, said = speak(host, path, budget=budget)
             tap.claim(got == expected and "expert uses were hits" in said,
                       "%s: llama-cli with %s at %s says the same" % (host.name, kind, budget), expected, got, said)
+
+
+def check_parts(tap, host, models, folder):
+    """A prompt that comes in parts: only the last one has logits, and the last layer of the others no rows. What is
+    recorded of it can be replayed."""
+    trace, prompt = os.path.join(folder, "trace"), text_of("c", n=100)
+    for kind, path in models.items():
+        run = (host, path, "-np", 1, "--ctx-size", 256, "--ubatch-size", 32)
+        with Server(*run, plugin=False) as server:
+            expected = server.ready() and server.complete(prompt)
+        for budget in ("25%", BUDGETS[-1]):
+            with Server(*run, budget=budget, trace=trace) as server:
+                got = server.ready() and server.complete(prompt)
+                status = server.stop()
+            tap.claim(expected and got == expected and status == 0 and "expert uses were hits" in server.said,
+                      "%s: a prompt in four parts with %s at %s" % (host.name, kind, budget), expected, got, status,
+                      server.said)
+        done = subprocess.run([SIMULATOR, "--trace", trace, "--policy", "lru", "--capacity", "128", "--json"],
+                              capture_output=True, text=True)
+        tap.claim(done.returncode == 0 and json.loads(done.stdout)["results"][0]["accesses"] > 0,
+                  "%s: the trace of a prompt in parts with %s can be replayed" % (host.name, kind), done.stdout, done.stderr)
 
 
 def check_bench(tap, host, models):
@@ -168,7 +191,8 @@ def main():
     models = {kind: every[kind] for kind in args.kinds.split(",")}
     checks = {"perplexity": lambda: check_perplexity(tap, host, models, args.models),
               "own-kernels": lambda: check_own_kernels(tap, host, models, args.models),
-              "cli": lambda: check_cli(tap, host, models), "bench": lambda: check_bench(tap, host, models),
+              "cli": lambda: check_cli(tap, host, models), "parts": lambda: check_parts(tap, host, models, args.models),
+              "bench": lambda: check_bench(tap, host, models),
               "server": lambda: check_server(tap, host, models, args.models)}
     if args.other:
         checks["refusal"] = lambda: check_refusal(tap, host, args.other, every["Q8_0"])
