@@ -34,7 +34,11 @@ static void describe_form(const moepage_model *model, uint32_t form, moepage_for
         return;
     }
     out->most_bytes = mp_model_most_bytes(model, form);
-    out->image_bytes = (uint64_t)model->info.moe_layers * model->info.experts * out->most_bytes;
+    for (uint32_t layer = 0; layer < model->info.moe_layers; layer++) {
+        mp_image image;
+        mp_model_find_image(model, layer, 0, form, &image);
+        out->image_bytes += image.bytes * model->info.experts;
+    }
     out->stored_bytes = model->phantom ? out->image_bytes : model->info.routed_bytes;
 }
 

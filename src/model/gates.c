@@ -36,7 +36,7 @@ static moepage_status find_layout(const struct moepage_model *model, const mp_hf
     const mp_hf_architecture *architecture = architecture_of(model);
     mp_dense_tensor tensor;
     *out = &gguf_names;
-    if (!architecture && !find(model, gguf_names.router, 0, &tensor))
+    if (!find(model, gguf_names.router, 0, &tensor))
         return MOEPAGE_OK;
     if (!architecture)
         return mp_fail(

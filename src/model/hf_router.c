@@ -5,11 +5,12 @@
 
 static moepage_status check_finite(const mp_tensor *tensor, uint64_t row_length)
 {
-    if (!mp_finite_is_checked(tensor->type->dtype))
+    if (tensor->computed || !mp_finite_is_checked(tensor->type->dtype))
         return mp_fail(MOEPAGE_E_UNSUPPORTED,
                        "%.200s: router tensor \"%.160s\" is %s, it must be F32, "
                        "F16 or BF16",
-                       tensor->file->file.name, tensor->name, tensor->type->name);
+                       tensor->file->file.name, tensor->name,
+                       tensor->computed ? "computed from others" : tensor->type->name);
     return mp_finite_check_router(&(const mp_router_tensor){
         .file = &tensor->file->file,
         .name = tensor->name,

@@ -137,7 +137,8 @@ static moepage_status check_frame_head(const mp_trace_reader *reader, const unsi
 {
     uint32_t packed = mp_trace_get32(head + 4), raw = mp_trace_get32(head + 8);
     uint32_t n_steps = mp_trace_get32(head + 12);
-    uint64_t left = reader->file_bytes - reader->offset - MP_TRACE_FRAME_HEAD_BYTES;
+    const uint64_t begun = reader->offset + MP_TRACE_FRAME_HEAD_BYTES;
+    const uint64_t left = reader->file_bytes > begun ? reader->file_bytes - begun : 0;
     if (packed + (uint64_t)MP_TRACE_CHECKSUM_BYTES > left)
         return mp_fail(MOEPAGE_E_FORMAT,
                        "the trace is truncated: the frame at byte %llu needs %u "

@@ -191,6 +191,12 @@ static void test_gguf_model_has_a_layout_for_each_mixture_of_types(void **state)
     assert_int_equal(model->info.expert_bytes, sizes[2]);
     assert_int_equal(model->info.routed_bytes,
                      GM_EXPERTS * (2 * sizes[0] + 2 * sizes[1] + sizes[2]));
+    moepage_form_info form = {.struct_size = sizeof form};
+    uint64_t slots = 0;
+    for (uint32_t i = 0; i < 5; i++)
+        slots += GM_EXPERTS * model->layouts[expected[i]].slot_bytes;
+    assert_int_equal(moepage_model_get_form(model, MOEPAGE_FORM_DENSE, &form), MOEPAGE_OK);
+    assert_int_equal(form.image_bytes, slots);
     expect_experts(model);
     assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
 }
@@ -552,6 +558,28 @@ static void test_gguf_model_refuses_metadata_that_is_not_there(void **state)
     assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
 }
 
+/* Some architectures are named in GGUF files as in checkpoints; their tensors are not. */
+static void test_gguf_model_gives_routers_of_every_architecture(void **state)
+{
+    (void)state;
+    static const char *const architectures[] = {"olmoe", "phimoe"};
+    for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++) {
+        gguf_moe of = usual;
+        of.architecture = architectures[i];
+        of.width_key = "feed_forward_length";
+        gguf_free(&writer);
+        gguf_moe_make(&writer, &of);
+        moepage_model *model = write_and_open();
+        mp_gates gates;
+        assert_int_equal(mp_gates_open(model, &gates), MOEPAGE_OK);
+        assert_memory_equal(gates.weights[0],
+                            gguf_made_of(&writer, "blk.0.ffn_gate_inp.weight")->data,
+                            gguf_made_of(&writer, "blk.0.ffn_gate_inp.weight")->bytes);
+        mp_gates_close(&gates);
+        assert_int_equal(moepage_model_close(model), MOEPAGE_OK);
+    }
+}
+
 static void test_gguf_model_gives_its_routers(void **state)
 {
     (void)state;
@@ -820,6 +848,7 @@ int main(void)
         CASE(test_gguf_model_gives_arrays_from_any_element),
         CASE(test_gguf_model_refuses_metadata_that_is_not_there),
         CASE(test_gguf_model_gives_its_routers),
+        CASE(test_gguf_model_gives_routers_of_every_architecture),
         CASE(test_gguf_model_opens_from_the_parts_of_a_split_one),
         CASE(test_gguf_model_refuses_metadata_that_is_missing),
         CASE(test_gguf_model_refuses_counts_that_are_out_of_range),

@@ -325,6 +325,15 @@ static void test_w4_routers_in_four_bits_are_refused(void **state)
     moe_expect_refusal(&maker, MOEPAGE_E_FORMAT,
                        "model.layers.0.mlp.gate.weight|[8, 256]|[2, 256]");
     moe_maker_free(&maker);
+    for (size_t i = 0; i < COUNT(reordered); i++) {
+        w4_maker_init_sized(&maker, &reordered[i], &(quantised_sizes){2, 8, W4_HIDDEN, 128});
+        maker_remove(&maker.shard, "model.layers.0.mlp.gate.weight");
+        w4_add_matrix(&maker.shard, &reordered[i], "model.layers.0.mlp.gate", 8, W4_HIDDEN);
+        moe_maker_write(&maker);
+        moe_expect_refusal(&maker, MOEPAGE_E_UNSUPPORTED,
+                           "model.layers.0.mlp.gate.weight|computed");
+        moe_maker_free(&maker);
+    }
 }
 
 /* ---- What a load finds ---- */

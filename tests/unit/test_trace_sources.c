@@ -420,8 +420,7 @@ static void test_trace_sources_refuse_rows_with_gaps(void **state)
             mp_trace_step_layer(trace, 1, 2, routed, weights, NULL);
         mp_trace_step_end(trace);
         assert_int_equal(moepage_trace_close(trace), MOEPAGE_OK);
-        assert_refused(p.path, &(sim_trace_shape){0},
-                       i > 0 ? "no decoded token" : "step 0, layer");
+        assert_refused(p.path, &(sim_trace_shape){0}, i > 0 ? "no decoded token" : "step 0, layer");
     }
     place_close(&p);
 }
