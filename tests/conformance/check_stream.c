@@ -204,7 +204,7 @@ static void check_goes_before(mp_stream_class urgent_class, mp_stream_class othe
     enum { EACH = 5 };
     rig r;
     rig_open(&r, 1, 0);
-    void *memory = rig_alloc(&r, MP_MEMORY_WORKSPACE, 64);
+    unsigned char *memory = rig_alloc(&r, MP_MEMORY_WORKSPACE, 64);
     mp_stream *other[2] = {rig_stream(&r, other_class), rig_stream(&r, other_class)};
     mp_stream *urgent[2] = {rig_stream(&r, urgent_class), rig_stream(&r, urgent_class)};
     run_log *log = new_log();
@@ -213,11 +213,11 @@ static void check_goes_before(mp_stream_class urgent_class, mp_stream_class othe
     mp_tick last[2], last_urgent[2];
     for (uint32_t i = 0; i < EACH; i++) {
         for (uint32_t s = 0; s < 2; s++)
-            last[s] = submit_noted(&r, other[s], log, 100 + s, memory);
+            last[s] = submit_noted(&r, other[s], log, 100 + s, memory + 8 * s);
     }
     for (uint32_t i = 0; i < EACH; i++) {
         for (uint32_t s = 0; s < 2; s++)
-            last_urgent[s] = submit_noted(&r, urgent[s], log, s, memory);
+            last_urgent[s] = submit_noted(&r, urgent[s], log, s, memory + 16 + 8 * s);
     }
     gate_open(&g);
     for (uint32_t s = 0; s < 2; s++) /* first: a thread that waits may lend its urgency */

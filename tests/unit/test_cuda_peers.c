@@ -390,12 +390,15 @@ static void test_cuda_peers_blame_the_one_that_fails(void **state)
         mp_stream *a = new_stream(0, MP_STREAM_COMPUTE), *b = new_stream(1, MP_STREAM_COMPUTE);
         sim_cuda_hold(handle_of(b));
         mp_tick there = copy(b, pinned + BYTES, pinned + 2 * BYTES), last;
+        const uint64_t waits = sim_cuda_get_stats().calls[SIM_stream_wait];
         if (own)
             sim_cuda_fail(SIM_stream_wait, 1, MP_CU_OUT_OF_MEMORY, false);
         else
             sim_cuda_break(1, MP_CU_LAUNCH_FAILED);
         MUST(ops->wait(a, b, there));
         last = copy(a, pinned + 3 * BYTES, pinned + 4 * BYTES);
+        while (own && sim_cuda_get_stats().calls[SIM_stream_wait] == waits)
+            sched_yield(); /* where b is done there is nothing to wait for */
         sim_cuda_release(handle_of(b));
         for (uint32_t gpu = 0; gpu < 2; gpu++) {
             const bool fails = gpu != own;

@@ -1,5 +1,6 @@
 /* Writing packs: what the call says of itself is true, bad orders are refused, and a call that fails,
  * is stopped or killed leaves what was there before. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -189,9 +190,9 @@ static void test_pack_on_a_full_disk_fails_and_leaves_nothing(void **state)
 static int32_t read_anew(void *user, uint32_t layer, uint32_t expert, uint32_t tensor,
                          uint64_t offset, uint64_t bytes, void *out)
 {
-    static uint8_t calls;
+    static _Atomic uint8_t calls;
     (void)user, (void)layer, (void)expert, (void)tensor, (void)offset;
-    memset(out, calls++ & 63, bytes);
+    memset(out, atomic_fetch_add(&calls, 1) & 63, bytes);
     return 0;
 }
 
