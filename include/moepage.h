@@ -947,8 +947,8 @@ MOEPAGE_API moepage_status moepage_expert_pool_lookup(moepage_expert_pool *pool,
                                                       uint32_t expert, moepage_residency *out);
 
 /* Loads an expert if it is absent and keeps it resident until it is unpinned as often as it was
- * pinned; blocks for the load. BUDGET if the pin would leave fewer than top-k evictable slots in
- * its scope, BUSY if open plans hold them all. A pin during a step can make that step's route,
+ * pinned; blocks for the load. BUDGET if the pin would leave fewer evictable slots in its scope than
+ * top-k, or than sessions need (one each, with GROUP_TOKENS a token's), BUSY if open plans hold them all. A pin during a step can make that step's route,
  * next_group or ffn fail with BUSY. With SERVE_VERSIONS a pin waits for nothing: the expert is high
  * before all others, as soon as there is a place, and stays so; BUDGET if as many experts of its layer
  * are pinned as can be high. [any] */
@@ -1043,8 +1043,8 @@ MOEPAGE_API moepage_status moepage_kv_pool_create(moepage_device *device,
                                                   moepage_kv_pool **out);
 
 /* Bytes that a pool with this config takes of its device's arena if that has them: whole granules
- * for config->blocks, which must be given. Where it has room for the blocks alone, granules that are
- * chosen are smaller. Errors: as moepage_kv_pool_create for the config.
+ * for config->blocks, which must be given. Where the arena has room for the blocks alone, the pool
+ * chooses smaller granules. Errors: as moepage_kv_pool_create for the config.
  * Since 0.7. [any] */
 MOEPAGE_API moepage_status moepage_kv_pool_sizes(const moepage_kv_pool_config *config,
                                                  uint64_t *arena_bytes);
@@ -1327,7 +1327,8 @@ MOEPAGE_API moepage_status moepage_session_workspace(const moepage_model *model,
 /* Creates a session over an expert pool and, unless NULL, a KV pool. Its scratch comes out of the
  * devices' workspace: BUDGET if that is too small (moepage_session_workspace says how much). With n
  * sessions on a pool, at most 64, each may hold 1/n of its slots in open plans; BUDGET when that
- * would be less than one, BUSY for the 65th. ARGUMENT for a config that contradicts itself, the
+ * would be less than one, BUSY for the 65th. One more may leave sessions with GROUP_TOKENS too few for
+ * a token: then their routes fail. ARGUMENT for a config that contradicts itself, the
  * model or the predictor; UNSUPPORTED for what the pool or its devices cannot do (misses, versions,
  * streaming), and for devices of several kinds: a session steps over hosts, or over CUDA devices. On
  * several CUDA devices x, y and streams are those of the pool's first. [set-up] */
@@ -1550,7 +1551,7 @@ MOEPAGE_API moepage_status moepage_predictor_load(moepage_predictor *predictor, 
  * `expert_slots` slots and `kv_blocks` blocks, rounded up to whole granules (0 = leave that pool as
  * it is). The shrinking side gives bytes up before the other grows. Live KV blocks in the way are
  * relocated; experts in the way are dropped. Low versions of experts stay. BUDGET: the two do not fit
- * together, live blocks need more, MOEPAGE_SCOPE_LAYER or SERVE_VERSIONS cannot divide the slots
+ * together, live blocks, pins or sessions (one slot each, with GROUP_TOKENS a token's) need more, MOEPAGE_SCOPE_LAYER or SERVE_VERSIONS cannot divide the slots
  * evenly, or low versions of `lo_fetched` would have no places; BUSY: a slot in the way is pinned or
  * in an open plan, open layers count on more slots than there would be, high versions would have to go
  * while a step is open, or live KV blocks would have to be copied while a step of a session with that

@@ -244,8 +244,10 @@ static bool is_as_noted(const expert_chain *chain)
 static enum ggml_status run_chain(compute *of, const expert_chain *chain)
 {
     int64_t n_tokens = chain->ids->ne[1], top_k = chain->ids->ne[0];
-    if (n_tokens == 0) /* the last layer of a part of a prompt that nobody wants logits of */
+    if (n_tokens == 0) { /* the last layer of a part of a prompt without logits: the pass is over */
+        of->last_layer = INT64_MAX;
         return GGML_STATUS_SUCCESS;
+    }
     if (!use_model(of, chain->model) || !is_as_noted(chain))
         return GGML_STATUS_FAILED;
     if (top_k > MOST_TOP_K) {

@@ -38,7 +38,7 @@ static int take_token(reading *r, const moepage_trace_step *step, uint32_t token
     return RUN_OK;
 }
 
-/* A step without some layer computes no token: hosts leave out what no logits of a prompt need. */
+/* Hosts leave out of a prompt what no logits need: a step without some layer is not replayed. */
 static bool is_whole(const reading *r, const moepage_trace_step *step)
 {
     for (uint32_t layer = 0; layer < r->info.moe_layers; layer++)
@@ -58,7 +58,8 @@ static int take_step(void *user, const moepage_trace_step *step)
         if (!g)
             return fail_memory();
         if (!whole || q->phase == MOEPAGE_PHASE_PREFILL) {
-            g->prompt_tokens += q->n_tokens;
+            if (step->layer_present[0]) /* else they were in the step before */
+                g->prompt_tokens += q->n_tokens;
             token += q->n_tokens;
             continue;
         }

@@ -27,7 +27,7 @@ struct moepage_device {
     uint64_t max_budget;            /* addresses are there for so much */
     uint64_t reserve_bytes;         /* to be left to others by a budget that follows memory */
     _Atomic uint64_t aim; /* the budget that it moves to; the ledger's limit if it does not move */
-    /* Held while the budget moves, before all other locks; protects the rest of this part. */
+    /* Held while the budget moves; protects the rest of this part. Its place: controllers/controller.h. */
     pthread_mutex_t budget_lock;
     struct moepage_expert_pool *experts; /* that lives here, or NULL */
     struct moepage_kv_pool *kv;

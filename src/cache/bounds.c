@@ -258,7 +258,9 @@ moepage_status mp_shard_check_capacity(const mp_shard *shard, mp_span slots, uin
     for (uint32_t i = 0; i < n_scopes; i++) {
         uint32_t pinned = atomic_load(&shard->scopes[i].pinned);
         uint32_t capacity = mp_scope_capacity_in(shard, &shard->scopes[i], slots);
-        if (capacity < shard->scopes[i].members && capacity < needed + pinned)
+        uint32_t now = mp_scope_capacity_in(shard, &shard->scopes[i], shard->all);
+        bool takes = capacity < now; /* what there is may be less than is needed, and may grow */
+        if (capacity < shard->scopes[i].members && capacity < (takes ? needed : clients) + pinned)
             return mp_fail(
                 MOEPAGE_E_BUDGET,
                 "%u slots are too few for %u sessions, which need %u, and %u pins (%u of "

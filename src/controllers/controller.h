@@ -11,7 +11,8 @@
  *
  * src/planning decides and src/split moves; the controller feeds the one and calls the other.
  * Locks: the pools call the watch under their own locks, so the controller's `lock` comes last, and
- * is never held while a pool is called. `ticking`, which keeps ticks apart, comes first. */
+ * is never held while a pool is called. All locks, in their order: a KV pool's loan_lock, the device's
+ * budget_lock, `ticking`, which keeps ticks apart, the pools' own, `lock`. */
 #ifndef MP_CONTROLLERS_CONTROLLER_H
 #define MP_CONTROLLERS_CONTROLLER_H
 
@@ -84,7 +85,7 @@ struct moepage_controller {
     double *turn_bins;
     uint64_t now_units; /* of experts: the present split */
 
-    pthread_mutex_t ticking; /* protects the rest; taken before all other locks */
+    pthread_mutex_t ticking; /* protects the rest */
     uint64_t burst_began;    /* in steps */
     uint64_t bursts, moves, recalls, refused;
     uint64_t peak_blocks;

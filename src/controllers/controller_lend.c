@@ -100,10 +100,8 @@ static void see_budget(mp_budget_watch *watch)
                                       offsetof(struct moepage_controller, budget_watch));
     mp_scene scene;
     pthread_mutex_lock(&controller->ticking);
-    if (controller->share) { /* it has decided, and lends */
-        mp_controller_look(controller, &scene);
-        mp_controller_offer(controller, &scene);
-    }
+    mp_controller_look(controller, &scene);
+    mp_controller_offer(controller, &scene);
     pthread_mutex_unlock(&controller->ticking);
 }
 

@@ -91,7 +91,7 @@ struct moepage_kv_pool {
     uint32_t target;      /* sequences that should run at most; 0 = no limit */
     uint64_t most_blocks; /* that may be used after an admission; UINT64_MAX = all */
     uint64_t share;       /* blocks that sequences may use; fewer than there are: all of these */
-    pthread_mutex_t loan_lock; /* held while blocks are called back, before all other locks */
+    pthread_mutex_t loan_lock; /* held while blocks are called back; the first of all locks */
     mp_kv_loan *loan;          /* or NULL; written under both locks */
 };
 

@@ -265,9 +265,8 @@ void mp_pool_replay_hits(struct moepage_expert_pool *pool)
  * experts. No session needs any where low versions are computed with. */
 static uint32_t least_slots(const struct moepage_expert_pool *pool)
 {
-    const mp_pool_shape shape = mp_pool_get_shape(pool);
     uint32_t needed = mp_cache_needed(pool->cache, mp_cache_clients(pool->cache));
-    uint32_t top_k = pool->model->info.top_k, all = shape.keys / shape.step_slots;
+    uint32_t top_k = pool->model->info.top_k, all = pool->keys / pool->step_slots;
     if (pool->serves_versions)
         return mp_versions_least(pool->versions[0]);
     needed = (needed > top_k ? needed : top_k) + mp_cache_most_pinned(pool->cache);

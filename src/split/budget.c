@@ -158,10 +158,10 @@ static moepage_status grow(struct moepage_device *home, uint64_t budget, void *s
 {
     const bool grows = budget > home->ledger.limit;
     abandon(home);
-    moepage_status status = grows ? mp_home_grow(home, budget) : MOEPAGE_OK;
-    const mp_kept_error kept = mp_error_keep();
-    give_back(home, stream, grows && !status);
-    return status ? mp_fail_kept(status, &kept) : MOEPAGE_OK;
+    const moepage_status status = grows ? mp_home_grow(home, budget) : MOEPAGE_OK;
+    if (!status)
+        give_back(home, stream, grows);
+    return status;
 }
 
 /* ---- shrinking ---- */
@@ -195,7 +195,7 @@ static moepage_status shrink(struct moepage_device *home, uint64_t budget, void 
 
 /* ---- either ---- */
 
-/* Any failure but BUSY gives an aim up. */
+/* Any failure but BUSY gives an aim up, and pools what they are owed. */
 static moepage_status move(struct moepage_device *home, uint64_t budget, void *stream)
 {
     moepage_status status = mp_home_check_budget(home, budget);

@@ -10,10 +10,9 @@ import re
 import subprocess
 import sys
 
-from hosts import BUDGETS, HERE, Host, Server, Tap, text_of, write_models
+from hosts import BUDGETS, Host, Server, Tap, text_of, write_models
 
 CONTEXT = 256
-SIMULATOR = os.path.join(HERE, "..", "..", "build", "bin", "moepage-sim")
 
 
 def digest(path):
@@ -81,7 +80,7 @@ def check_cli(tap, host, models):
                       "%s: llama-cli with %s at %s says the same" % (host.name, kind, budget), expected, got, said)
 
 
-def check_parts(tap, host, models, folder):
+def check_parts(tap, host, models, simulator, folder):
     """A prompt that comes in parts: only the last one has logits, and the last layer of the others no rows. What is
     recorded of it can be replayed."""
     trace, prompt = os.path.join(folder, "trace"), text_of("c", n=100)
@@ -96,7 +95,7 @@ def check_parts(tap, host, models, folder):
             tap.claim(expected and got == expected and status == 0 and "expert uses were hits" in server.said,
                       "%s: a prompt in four parts with %s at %s" % (host.name, kind, budget), expected, got, status,
                       server.said)
-        done = subprocess.run([SIMULATOR, "--trace", trace, "--policy", "lru", "--capacity", "128", "--json"],
+        done = subprocess.run([simulator, "--trace", trace, "--policy", "lru", "--capacity", "128", "--json"],
                               capture_output=True, text=True)
         tap.claim(done.returncode == 0 and json.loads(done.stdout)["results"][0]["accesses"] > 0,
                   "%s: the trace of a prompt in parts with %s can be replayed" % (host.name, kind), done.stdout, done.stderr)
@@ -181,6 +180,7 @@ def main():
     parser.add_argument("name", help="of the host, for the claims")
     parser.add_argument("folder", help="with its programs")
     parser.add_argument("plugin")
+    parser.add_argument("simulator")
     parser.add_argument("--other", help="a plug-in for another backend API")
     parser.add_argument("--models", required=True, help="a folder for them")
     parser.add_argument("--kinds", default="BF16,Q8_0,Q4_K_M,MXFP4_MOE")
@@ -191,7 +191,7 @@ def main():
     models = {kind: every[kind] for kind in args.kinds.split(",")}
     checks = {"perplexity": lambda: check_perplexity(tap, host, models, args.models),
               "own-kernels": lambda: check_own_kernels(tap, host, models, args.models),
-              "cli": lambda: check_cli(tap, host, models), "parts": lambda: check_parts(tap, host, models, args.models),
+              "cli": lambda: check_cli(tap, host, models), "parts": lambda: check_parts(tap, host, models, args.simulator, args.models),
               "bench": lambda: check_bench(tap, host, models),
               "server": lambda: check_server(tap, host, models, args.models)}
     if args.other:

@@ -29,7 +29,7 @@ programs() { # HOST KINDS OTHER
     mkdir -p "$dir/models-$1"
     [ -e "$dir/plugin-$3.so" ] && set -- "$1" "$2" "--other $dir/plugin-$3.so" || set -- "$1" "$2" ""
     "$python" "$here/tests/hosts/check_programs.py" "backend API $1" "$dir/host-$1/bin" "$dir/plugin-$1.so" \
-        --models "$dir/models-$1" --kinds $2 $3
+        "$here/build/bin/moepage-sim" --models "$dir/models-$1" --kinds $2 $3
 }
 
 # Programs spend time on one processor, or waiting for each other: host 3 is built, and then checked, beside that.

@@ -467,6 +467,27 @@ static void test_budget_leaves_room_for_whole_tokens(void **state)
     close_all();
 }
 
+/* A pool that has fewer slots than a session needs can get more. */
+static void test_budget_grows_a_pool_that_is_too_small_for_a_token(void **state)
+{
+    (void)state;
+    moepage_session *of = NULL;
+    open_model();
+    open_device(8 * slot_bytes, 8 * slot_bytes);
+    open_pools(1, 0);
+    OK(moepage_session_destroy(session));
+    session = NULL;
+    OK(moepage_session_create(experts, NULL,
+                              &MOEPAGE_SESSION_CONFIG(.max_tokens = 2,
+                                                      .grouping = MOEPAGE_GROUP_TOKENS),
+                              &of));
+    OK(moepage_split_set(experts, NULL, TOP_K, 0, NULL));
+    assert_int_equal(moepage_split_set(experts, NULL, TOP_K - 1, 0, NULL), MOEPAGE_E_BUDGET);
+    route_pairs(of);
+    OK(moepage_session_destroy(of));
+    close_all();
+}
+
 /* Nobody gets more than an aim allows while it waits. */
 static void test_budget_that_waits_is_not_taken_up_by_others(void **state)
 {
@@ -716,6 +737,7 @@ int main(void)
         cmocka_unit_test(test_budget_waits_for_an_open_plan),
         cmocka_unit_test(test_budget_waits_for_a_pin_and_an_aim_can_be_given_up),
         cmocka_unit_test(test_budget_leaves_room_for_whole_tokens),
+        cmocka_unit_test(test_budget_grows_a_pool_that_is_too_small_for_a_token),
         cmocka_unit_test(test_budget_that_waits_is_not_taken_up_by_others),
         cmocka_unit_test(test_budget_leaves_a_paged_tensor_what_it_has),
         cmocka_unit_test(test_budget_of_a_pool_over_several_devices_does_not_shrink_it),

@@ -207,6 +207,37 @@ static void test_trace_sources_know_requests(void **state)
     place_close(&p);
 }
 
+/* A prompt of three tokens, of which the last layer has one, and then a decoded token. */
+static void test_trace_sources_count_prompts_without_their_last_layer(void **state)
+{
+    (void)state;
+    place p;
+    moepage_trace *writer;
+    const moepage_trace_info info = {
+        .struct_size = sizeof info, .moe_layers = 2, .experts = 4, .max_top_k = 2, .model = "made"};
+    static const int32_t routed[6] = {0, 1, 1, 2, 3, 0};
+    static const float weights[6] = {0.5f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f};
+    place_open(&p);
+    assert_int_equal(moepage_trace_create(in(&p, "x.trace"), &info, &writer), MOEPAGE_OK);
+    for (uint32_t step = 0; step < 3; step++) {
+        const uint32_t n = step == 0 ? 3 : 1;
+        mp_trace_step_begin(writer, n, &(moepage_step_sequence){1, n, MOEPAGE_PHASE_DECODE}, 1,
+                            NULL, 0);
+        for (uint32_t layer = 0; layer < 2; layer++)
+            if (step == 2 || layer == step)
+                mp_trace_step_layer(writer, layer, 2, routed, weights, NULL);
+        mp_trace_step_end(writer);
+    }
+    assert_int_equal(moepage_trace_close(writer), MOEPAGE_OK);
+    sim_trace *trace = sim_trace_open(p.path);
+    assert_non_null(trace);
+    assert_int_equal(trace->rows, 1);
+    assert_int_equal(trace->source.n_requests, 1);
+    assert_int_equal(trace->requests[0].prompt_tokens, 3);
+    trace->source.close(&trace->source);
+    place_close(&p);
+}
+
 /* ---- Streams --------------------------------------------------------------------------------- */
 
 static bool is_row(const int32_t *routed, uint32_t row)
@@ -430,6 +461,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_trace_sources_hold_the_same_in_every_form),
         cmocka_unit_test(test_trace_sources_know_requests),
+        cmocka_unit_test(test_trace_sources_count_prompts_without_their_last_layer),
         cmocka_unit_test(test_trace_sources_stream_what_was_recorded),
         cmocka_unit_test(test_trace_sources_refuse_damaged_directories),
         cmocka_unit_test(test_trace_sources_refuse_impossible_ids),
