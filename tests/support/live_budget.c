@@ -16,19 +16,21 @@ bool live_fits(const live_world *w, uint64_t arena_bytes, uint64_t experts, uint
     return low <= high && high - low >= gone;
 }
 
-/* The fewest slots that a smaller budget leaves: one for each session and one for each of a token's
- * experts, beside those that are pinned, in each scope. */
+/* The fewest slots that a smaller budget leaves: what sessions need and one for each of a token's
+ * experts, beside those that are pinned, in each scope; no more than there are experts. */
 static uint64_t fewest_slots(const live_world *w)
 {
     const moepage_expert_pool *pool = w->rig.pool;
     const mp_shard *shard = &pool->cache->shards[0];
-    uint32_t top_k = w->bank->shape.top_k, sessions = live_sessions(w), pinned = 0;
+    uint32_t top_k = w->bank->shape.top_k, needed = live_needed(w, live_sessions(w)), pinned = 0;
     for (uint32_t i = 0; i < pool->cache->n_scopes; i++) {
         uint32_t n = atomic_load(&shard->scopes[i].pinned);
         pinned = n > pinned ? n : pinned;
     }
-    uint64_t fewest = ((sessions > top_k ? sessions : top_k) + pinned) * pool->step_slots;
+    uint64_t all = pool->keys / pool->step_slots,
+             fewest = (needed > top_k ? needed : top_k) + pinned;
     uint64_t now = shard->all.end - shard->all.first;
+    fewest = (fewest < all ? fewest : all) * pool->step_slots;
     return fewest < now ? fewest : now;
 }
 

@@ -129,6 +129,8 @@ void live_path_close(live_world *w);
 
 bool live_is_idle(const live_world *w); /* no layer is open */
 uint32_t live_sessions(const live_world *w);
+/* The slots that so many sessions need: one each, or those of a token. */
+uint32_t live_needed(const live_world *w, uint32_t sessions);
 
 /* The budget's moves; live_budget.c. */
 bool live_budget_act(live_world *w, mp_stream *native);

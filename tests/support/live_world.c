@@ -47,12 +47,22 @@ uint32_t live_sessions(const live_world *w)
     return n;
 }
 
+static bool takes_tokens_whole(const live_world *w)
+{
+    return w->config.seed % 8 == 5;
+}
+
+uint32_t live_needed(const live_world *w, uint32_t sessions)
+{
+    return takes_tokens_whole(w) ? sessions * w->bank->shape.top_k : sessions;
+}
+
 static moepage_status join(live_world *w, uint32_t i)
 {
     live_session *s = &w->sessions[i];
     bool odd = i % 2;
     s->regime = (w->config.regime + i) % 3;
-    s->grouping = w->config.seed % 8 == 5 ? MOEPAGE_GROUP_TOKENS : MOEPAGE_GROUP_EXPERTS;
+    s->grouping = takes_tokens_whole(w) ? MOEPAGE_GROUP_TOKENS : MOEPAGE_GROUP_EXPERTS;
     moepage_session_config config = {.struct_size = sizeof config,
                                      .max_tokens = 4,
                                      .max_sequences = 4,
@@ -197,8 +207,10 @@ static bool is_infeasible(const live_world *w)
     for (uint32_t i = 0; i < pool->cache->n_scopes; i++) {
         const mp_scope *scope = &shard->scopes[i];
         uint32_t kept = live_capacity(pool, scope, (mp_span){(uint32_t)from, (uint32_t)end});
-        if (kept < scope->members &&
-            kept < live_sessions(w) - w->path.on + atomic_load(&scope->pinned))
+        uint32_t sharers = live_sessions(w) - w->path.on;
+        if (kept < live_capacity(pool, scope, shard->all))
+            sharers = live_needed(w, sharers);
+        if (kept < scope->members && kept < sharers + atomic_load(&scope->pinned))
             return true;
     }
     return false;
