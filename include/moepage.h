@@ -1557,10 +1557,11 @@ MOEPAGE_API moepage_status moepage_predictor_load(moepage_predictor *predictor, 
  * while a step is open, or live KV blocks would have to be copied while a step of a session with that
  * KV pool is open; UNSUPPORTED: an expert pool over several devices; ARGUMENT: no pool, or on different
  * devices; NO_MEMORY: with a budget below its maximum, the side that grows needs memory that the other one gave
- * back, and the system refuses it. A refused move leaves the old split, but for what NO_MEMORY has cost a side. Where a
- * controller lends KV's idle blocks, these are slots, and `kv_blocks` is what it lends from afterwards. `experts` or
- * `kv` may be NULL. Steps may be open. A caller that reads KV outside of steps must see to it that nothing moves
- * meanwhile (block tables may change). [any], one call at a time */
+ * back, and the system refuses it. A refused move leaves the old split, but for what NO_MEMORY, or a budget
+ * that waits to shrink, has cost a side. Where a controller lends KV's idle blocks, these are slots, and
+ * `kv_blocks` is what it lends from afterwards. `experts` or `kv` may be NULL. Steps may be open. A caller that
+ * reads KV outside of steps must see to it that nothing moves meanwhile (block tables may change). [any], one
+ * call at a time */
 MOEPAGE_API moepage_status moepage_split_set(moepage_expert_pool *experts, moepage_kv_pool *kv,
                                              uint64_t expert_slots, uint64_t kv_blocks,
                                              void *stream);
