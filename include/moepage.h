@@ -463,7 +463,7 @@ MOEPAGE_API moepage_status moepage_device_get_info(moepage_device *device,
  *
  * Other errors: BUDGET for more than max_budget_bytes, and for less than what pools, a PagedTensor and the
  * workspace keep (the sentence says how much is needed); NO_MEMORY if the system does not give the memory: the old
- * budget stays; UNSUPPORTED if the arena's memory is given once and for all ("external", a CUDA arena in one
+ * budget stays (a pool that only its own part of the arena gets none for stays small, with OK); UNSUPPORTED if the arena's memory is given once and for all ("external", a CUDA arena in one
  * piece), and for less than a pool over several devices has; DEVICE. Blocks while memory is mapped or given back,
  * and as moepage_split_set for KV, whose rule for callers that read KV outside of steps holds here, too. Since
  * 0.8. [any], one call at a time, moepage_split_set among them */

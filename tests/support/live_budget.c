@@ -78,7 +78,7 @@ bool live_budget_attempt(live_world *w, uint64_t arena_bytes, mp_stream *native)
     w->loose.refusals = 0;
     MUST(w, !status || status == MOEPAGE_E_BUSY || status == MOEPAGE_E_BUDGET ||
                 status == MOEPAGE_E_NO_MEMORY);
-    MUST(w, (status == MOEPAGE_E_NO_MEMORY) == refused);
+    MUST(w, status != MOEPAGE_E_NO_MEMORY || refused);
     MUST(w, grows || arena_bytes == before.now || (status == MOEPAGE_E_BUDGET) == too_little);
     MUST(w, status != MOEPAGE_E_BUSY || arena_bytes < before.now);
     w->budget.now = status ? before.now : arena_bytes;
@@ -86,6 +86,9 @@ bool live_budget_attempt(live_world *w, uint64_t arena_bytes, mp_stream *native)
     w->loose.most = w->budget.now;
     uint64_t slots_now = shard->all.end - shard->all.first;
     uint64_t blocks_now = mp_kv_blocks_capacity(&w->kv->blocks);
+    /* A budget that has grown may leave a pool small whose part of the arena could not get memory. */
+    MUST(w,
+         !refused || status == MOEPAGE_E_NO_MEMORY || slots_now == slots || blocks_now == blocks);
     MUST(w, live_fits(w, w->budget.now, w->loose.home->arena.claimed[MP_SIDE_EXPERTS],
                       w->loose.home->arena.claimed[MP_SIDE_KV]));
     if (status == MOEPAGE_E_BUDGET || grows || arena_bytes == before.now)
