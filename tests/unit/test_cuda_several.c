@@ -1,8 +1,11 @@
 /* Sessions over several CUDA devices: what crosses between them, in which order, what each of them touches,
  * and what the caller is told when one of them fails. Over the simulated driver. */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cuda_caller.h"
 #include "device_rig.h"
@@ -176,6 +179,60 @@ static void test_cuda_several_leave_out_who_has_nothing_to_do(void **state)
     close_all();
 }
 
+typedef struct late_release {
+    uint32_t gpu;
+    _Atomic bool released;
+} late_release;
+
+static void *release_later(void *user)
+{
+    late_release *of = user;
+    usleep(20000);
+    atomic_store(&of->released, true);
+    hold_gpu(of->gpu, false);
+    return NULL;
+}
+
+/* A KV pool waits for steps that have ended by the stream of its own GPU, whichever that is. */
+static void test_cuda_several_are_waited_for_where_kv_is(void **state)
+{
+    (void)state;
+    static const int32_t ids[] = {0, 1, 2, 3, 5, 4};
+    static const uint32_t token_bytes[1] = {64};
+    for (uint32_t gpu = 0; gpu < 2; gpu++) {
+        late_release of = {.gpu = gpu};
+        moepage_kv_pool *kv = NULL;
+        pthread_t other;
+        open_all(&(pool_rig_config){.n_devices = 2, .slots = LAYERS * EXPERTS});
+        assert_int_equal(moepage_session_destroy(session), MOEPAGE_OK);
+        assert_int_equal(
+            moepage_kv_pool_create(rig.devices[gpu],
+                                   &MOEPAGE_KV_POOL_CONFIG(.block_tokens = 1, .layers = 1,
+                                                           .bytes_per_token = token_bytes,
+                                                           .blocks_per_granule = 1, .blocks = 8),
+                                   &kv),
+            MOEPAGE_OK);
+        assert_int_equal(moepage_session_create(rig.pool, kv,
+                                                &MOEPAGE_SESSION_CONFIG(.max_tokens = TOKENS),
+                                                &session),
+                         MOEPAGE_OK);
+        assert_int_equal(run_layer(1, ids, TOKENS), MOEPAGE_OK); /* all is resident then */
+        sync_native();
+        pool_rig_wait(&rig);
+        hold_gpu(gpu, true);
+        assert_int_equal(run_layer(1, ids, TOKENS), MOEPAGE_OK);
+        assert_int_equal(pthread_create(&other, NULL, release_later, &of), 0);
+        assert_int_equal(moepage_split_set(NULL, kv, 0, 4, NULL), MOEPAGE_OK);
+        assert_true(atomic_load(&of.released));
+        assert_int_equal(pthread_join(other, NULL), 0);
+        sync_native();
+        close_session(MP_CU_SUCCESS);
+        assert_int_equal(moepage_kv_pool_destroy(kv), MOEPAGE_OK);
+        pool_rig_close(&rig);
+        bank_model_close(&bank);
+    }
+}
+
 /* ---- memory ------------------------------------------------------------------------------- */
 
 /* The caller's x and y are memory that no other GPU may touch, as that of an allocator's own mappings is. */
@@ -345,6 +402,7 @@ int main(void)
         cmocka_unit_test(test_cuda_several_are_summed_when_all_are_done),
         cmocka_unit_test(test_cuda_several_may_lag_behind_each_other),
         cmocka_unit_test(test_cuda_several_leave_out_who_has_nothing_to_do),
+        cmocka_unit_test(test_cuda_several_are_waited_for_where_kv_is),
         cmocka_unit_test(test_cuda_several_touch_no_memory_of_the_caller_s),
         cmocka_unit_test(test_cuda_several_cross_by_host_memory_where_they_must),
         cmocka_unit_test(test_cuda_several_are_of_one_kind),
