@@ -463,10 +463,11 @@ MOEPAGE_API moepage_status moepage_device_get_info(moepage_device *device,
  *
  * Other errors: BUDGET for more than max_budget_bytes, and for less than what pools, a PagedTensor and the
  * workspace keep (the sentence says how much is needed); NO_MEMORY if the system does not give the memory: the old
- * budget stays (a pool that only its own part of the arena gets none for stays small, with OK); UNSUPPORTED if the arena's memory is given once and for all ("external", a CUDA arena in one
- * piece), and for less than a pool over several devices has; DEVICE. Blocks while memory is mapped or given back,
- * and as moepage_split_set for KV, whose rule for callers that read KV outside of steps holds here, too. Since
- * 0.8. [any], one call at a time, moepage_split_set among them */
+ * budget stays; UNSUPPORTED if the arena's memory is given once and for all ("external", a CUDA arena in one
+ * piece), and for less than a pool over several devices has; DEVICE. OK also where the budget has grown and a pool
+ * has not, because there was no memory for its part of the arena: it grows with the next larger budget. Blocks
+ * while memory is mapped or given back, and as moepage_split_set for KV, whose rule for callers that read KV
+ * outside of steps holds here, too. Since 0.8. [any], one call at a time, moepage_split_set among them */
 MOEPAGE_API moepage_status moepage_device_set_budget(moepage_device *device, uint64_t bytes,
                                                      void *stream);
 
@@ -946,12 +947,12 @@ MOEPAGE_API moepage_status moepage_expert_pool_get_info(moepage_expert_pool *poo
 MOEPAGE_API moepage_status moepage_expert_pool_lookup(moepage_expert_pool *pool, uint32_t layer,
                                                       uint32_t expert, moepage_residency *out);
 
-/* Loads an expert if it is absent and keeps it resident until it is unpinned as often as it was
- * pinned; blocks for the load. BUDGET if the pin would leave fewer evictable slots in its scope than
- * top-k, or than sessions need (one each, with GROUP_TOKENS a token's), BUSY if open plans hold them all. A pin during a step can make that step's route,
- * next_group or ffn fail with BUSY. With SERVE_VERSIONS a pin waits for nothing: the expert is high
- * before all others, as soon as there is a place, and stays so; BUDGET if as many experts of its layer
- * are pinned as can be high. [any] */
+/* Loads an expert if it is absent and keeps it resident until it is unpinned as often as it was pinned;
+ * blocks for the load. BUDGET if the pin would leave fewer evictable slots in its scope than top-k, or
+ * than sessions need (one each, with GROUP_TOKENS a token's), BUSY if open plans hold them all. A pin
+ * during a step can make that step's route, next_group or ffn fail with BUSY. With SERVE_VERSIONS a pin
+ * waits for nothing: the expert is high before all others, as soon as there is a place, and stays so;
+ * BUDGET if as many experts of its layer are pinned as can be high. [any] */
 MOEPAGE_API moepage_status moepage_expert_pool_pin(moepage_expert_pool *pool, uint32_t layer,
                                                    uint32_t expert);
 /* STATE when the expert has no pin. [any] */
@@ -1548,20 +1549,20 @@ MOEPAGE_API moepage_status moepage_predictor_load(moepage_predictor *predictor, 
 /* ---- The split -------------------------------------------------------------------------- */
 
 /* Moves the boundary between experts and KV: afterwards the pools, which share one device, have
- * `expert_slots` slots and `kv_blocks` blocks, rounded up to whole granules (0 = leave that pool as
- * it is). The shrinking side gives bytes up before the other grows. Live KV blocks in the way are
- * relocated; experts in the way are dropped. Low versions of experts stay. BUDGET: the two do not fit
- * together, live blocks, pins or sessions (one slot each, with GROUP_TOKENS a token's) need more, MOEPAGE_SCOPE_LAYER or SERVE_VERSIONS cannot divide the slots
- * evenly, or low versions of `lo_fetched` would have no places; BUSY: a slot in the way is pinned or
- * in an open plan, open layers count on more slots than there would be, high versions would have to go
- * while a step is open, or live KV blocks would have to be copied while a step of a session with that
- * KV pool is open; UNSUPPORTED: an expert pool over several devices; ARGUMENT: no pool, or on different
- * devices; NO_MEMORY: with a budget below its maximum, the side that grows needs memory that the other one gave
- * back, and the system refuses it. A refused move leaves the old split, but for what NO_MEMORY, or a budget
- * that waits to shrink, has cost a side. Where a controller lends KV's idle blocks, these are slots, and
- * `kv_blocks` is what it lends from afterwards. `experts` or `kv` may be NULL. Steps may be open. A caller that
- * reads KV outside of steps must see to it that nothing moves meanwhile (block tables may change). [any], one
- * call at a time */
+ * `expert_slots` slots and `kv_blocks` blocks, rounded up to whole granules (0 = leave that pool as it
+ * is). The shrinking side gives bytes up before the other grows. Live KV blocks in the way are relocated;
+ * experts in the way are dropped. Low versions of experts stay. BUDGET: the two do not fit together, live
+ * blocks, pins or sessions (one slot each, with GROUP_TOKENS a token's) need more, MOEPAGE_SCOPE_LAYER or
+ * SERVE_VERSIONS cannot divide the slots evenly, or low versions of `lo_fetched` would have no places;
+ * BUSY: a slot in the way is pinned or in an open plan, open layers count on more slots than there would
+ * be, high versions would have to go while a step is open, or live KV blocks would have to be copied
+ * while a step of a session with that KV pool is open; UNSUPPORTED: an expert pool over several devices;
+ * ARGUMENT: no pool, or on different devices; NO_MEMORY: with a budget below its maximum, the side that
+ * grows needs memory that the other one gave back, and the system refuses it. A refused move leaves the
+ * old split, but for what NO_MEMORY, or a budget that waits to shrink, has cost a side. Where a
+ * controller lends KV's idle blocks, these are slots, and `kv_blocks` is what it lends from afterwards.
+ * `experts` or `kv` may be NULL. Steps may be open. A caller that reads KV outside of steps must see to
+ * it that nothing moves meanwhile (block tables may change). [any], one call at a time */
 MOEPAGE_API moepage_status moepage_split_set(moepage_expert_pool *experts, moepage_kv_pool *kv,
                                              uint64_t expert_slots, uint64_t kv_blocks,
                                              void *stream);

@@ -61,8 +61,8 @@ bool mp_home_settle(struct moepage_device *home);
 /* Raises the budget, and the aim with it. NO_MEMORY, and nothing has changed. */
 moepage_status mp_home_grow(struct moepage_device *home, uint64_t budget);
 
-/* Say which pool lives on the device now, and what watches its budget, NULL for none; they wait for a move of the budget.
- * Not with the lock. */
+/* Say which pool lives on the device now, and what watches its budget, NULL for none; they wait for a move of
+ * the budget. Not with the lock. */
 void mp_home_set_experts(struct moepage_device *home, struct moepage_expert_pool *experts);
 void mp_home_set_kv(struct moepage_device *home, struct moepage_kv_pool *kv);
 void mp_home_set_budget_watch(struct moepage_device *home, mp_budget_watch *watch);

@@ -89,7 +89,8 @@ class Faults:
             again = server.complete(PROMPT)
             status = server.stop()
         self.claim(good and good == again and (kernels == "moepage" or good == self.expected) and bad is None and alive and
-                   status == 0 and "Q8_0.gguf: cannot read: Input/output error" in server.said and "kernels of " + kernels in server.said,
+                   status == 0 and "Q8_0.gguf: cannot read: Input/output error" in server.said and
+                   "kernels of " + kernels in server.said,
                    "a read error fails its request alone, kernels of " + kernels, good, bad, again, status, server.said)
 
     def check_interrupt(self):

@@ -191,7 +191,8 @@ def main():
     models = {kind: every[kind] for kind in args.kinds.split(",")}
     checks = {"perplexity": lambda: check_perplexity(tap, host, models, args.models),
               "own-kernels": lambda: check_own_kernels(tap, host, models, args.models),
-              "cli": lambda: check_cli(tap, host, models), "parts": lambda: check_parts(tap, host, models, args.simulator, args.models),
+              "cli": lambda: check_cli(tap, host, models),
+              "parts": lambda: check_parts(tap, host, models, args.simulator, args.models),
               "bench": lambda: check_bench(tap, host, models),
               "server": lambda: check_server(tap, host, models, args.models)}
     if args.other:

@@ -208,9 +208,9 @@ static bool is_infeasible(const live_world *w)
         const mp_scope *scope = &shard->scopes[i];
         uint32_t kept = live_capacity(pool, scope, (mp_span){(uint32_t)from, (uint32_t)end});
         uint32_t sharers = live_sessions(w) - w->path.on;
-        if (kept < live_capacity(pool, scope, shard->all))
-            sharers = live_needed(w, sharers);
-        if (kept < scope->members && kept < sharers + atomic_load(&scope->pinned))
+        bool takes = kept < live_capacity(pool, scope, shard->all);
+        uint32_t needed = takes ? live_needed(w, sharers) : sharers;
+        if (kept < scope->members && kept < needed + atomic_load(&scope->pinned))
             return true;
     }
     return false;

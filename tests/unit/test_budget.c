@@ -422,6 +422,18 @@ static void test_budget_waits_for_a_pin_and_an_aim_can_be_given_up(void **state)
     close_all();
 }
 
+/* In the place of the one that came with the pools. */
+static void take_tokens_whole(moepage_session **of, uint32_t n)
+{
+    OK(moepage_session_destroy(session));
+    session = NULL;
+    for (uint32_t i = 0; i < n; i++)
+        OK(moepage_session_create(experts, NULL,
+                                  &MOEPAGE_SESSION_CONFIG(.max_tokens = 2,
+                                                          .grouping = MOEPAGE_GROUP_TOKENS),
+                                  &of[i]));
+}
+
 /* Routes two tokens without a common expert. */
 static void route_pairs(moepage_session *of)
 {
@@ -446,13 +458,7 @@ static void test_budget_leaves_room_for_whole_tokens(void **state)
     open_model();
     open_device(KEYS * slot_bytes, KEYS * slot_bytes);
     open_pools(0, 0);
-    OK(moepage_session_destroy(session));
-    session = NULL;
-    for (uint32_t i = 0; i < 2; i++)
-        OK(moepage_session_create(experts, NULL,
-                                  &MOEPAGE_SESSION_CONFIG(.max_tokens = 2,
-                                                          .grouping = MOEPAGE_GROUP_TOKENS),
-                                  &of[i]));
+    take_tokens_whole(of, 2);
     assert_int_equal(set(3 * slot_bytes), MOEPAGE_E_BUDGET);
     assert_true(said("at the fewest"));
     assert_int_equal(moepage_split_set(experts, NULL, 3, 0, NULL), MOEPAGE_E_BUDGET);
@@ -475,12 +481,7 @@ static void test_budget_grows_a_pool_that_is_too_small_for_a_token(void **state)
     open_model();
     open_device(8 * slot_bytes, 8 * slot_bytes);
     open_pools(1, 0);
-    OK(moepage_session_destroy(session));
-    session = NULL;
-    OK(moepage_session_create(experts, NULL,
-                              &MOEPAGE_SESSION_CONFIG(.max_tokens = 2,
-                                                      .grouping = MOEPAGE_GROUP_TOKENS),
-                              &of));
+    take_tokens_whole(&of, 1);
     OK(moepage_split_set(experts, NULL, TOP_K, 0, NULL));
     assert_int_equal(moepage_split_set(experts, NULL, TOP_K - 1, 0, NULL), MOEPAGE_E_BUDGET);
     route_pairs(of);

@@ -187,7 +187,7 @@ typedef struct late_release {
 static void *release_later(void *user)
 {
     late_release *of = user;
-    usleep(20000);
+    usleep(20000); /* a call that does not wait has returned by then */
     atomic_store(&of->released, true);
     hold_gpu(of->gpu, false);
     return NULL;

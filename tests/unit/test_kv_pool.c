@@ -115,7 +115,7 @@ static void test_kv_pool_destroy_waits_for_sessions_and_leaves_a_dead_handle(voi
 
 static void *open_gate(void *caller)
 {
-    usleep(20000);
+    usleep(20000); /* a call that does not wait has returned by then */
     late_gate_open(caller);
     return NULL;
 }
